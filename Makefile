@@ -1,0 +1,81 @@
+# Everything here sets itself up: a machine needs make and a Python of at least 3.11 with its venv module.
+#
+# Call `pytest`, never `python -m pytest` (nor `python -m` anything from this folder): `-m` puts the current folder first
+# on the import path, where mailbox/ would shadow the standard library's module of that name.  For the same reason the
+# programs below are started by their paths.
+
+PYTHON      ?= python3
+VENV        ?= .venv
+DEMO        ?= examples/demo.py
+BENCH       ?= benchmarks/bench.py
+MODEL_CHECK ?= tests/model_check/__main__.py
+
+PACKAGES := actors mailbox supervisor
+BIN      := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PRECIOUS: $(VENV)/installed-%
+.PHONY: help demo test sweep model-check bench lint format typing clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/installed-run ## show the runtime surviving crashes
+	$(BIN)/python $(DEMO) $(ARGS)
+
+test: $(VENV)/installed-test ## run the everyday tests (ARGS="-k name" to choose)
+	$(BIN)/pytest -q -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true $(ARGS)
+
+sweep: $(VENV)/installed-test ## run the long sweeps (FENCEPOST_SWEEP_SECONDS bounds them all together)
+	$(BIN)/pytest -q -m slow $(ARGS)
+
+model-check: $(VENV)/installed-test ## check the protocol models (ARGS go to the checker)
+	$(BIN)/python $(MODEL_CHECK) $(ARGS)
+
+bench: $(VENV)/installed-test ## measure; the numbers go to build/bench.json
+	@mkdir -p build
+	$(BIN)/python $(BENCH) $(ARGS)
+
+# Outside the packages: a test's arguments are fixtures, and it tries what no program should.
+RELAXED := --follow-imports=silent --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls \
+           --allow-any-generics --no-warn-unreachable --no-warn-return-any \
+           --disable-error-code=deprecated --disable-error-code=var-annotated
+
+lint: $(VENV)/installed-lint typing ## ruff, mypy and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
+	MYPYPATH=tests $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
+	$(BIN)/pyright
+
+format: $(VENV)/installed-lint ## rewrite the sources in the one format
+	$(BIN)/ruff check --fix --exit-zero --quiet .
+	$(BIN)/ruff format .
+
+clean: ## remove everything that these targets made
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find $(wildcard $(PACKAGES) tests benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Type checkers follow no import hook, which is what an editable install is: they get a folder of links instead.
+typing:
+	@mkdir -p build/typing/fencepost
+	@for package in $(PACKAGES); do ln -sfn ../../../$$package build/typing/fencepost/$$package; done
+
+$(VENV)/made:
+	@command -v $(PYTHON) >/dev/null || { \
+	    echo "fencepost needs Python 3.11 or newer, and there is no '$(PYTHON)'. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "fencepost needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -I -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "'$(PYTHON)' comes without its venv module. Install it (Debian and Ubuntu: apt install python3-venv) and run make again." >&2; exit 1; }
+	$(PYTHON) -I -m venv --clear $(VENV)
+	@touch $@
+
+# An editable install: new modules need no new install, only a changed pyproject.toml does.
+$(VENV)/installed-run: EXTRA :=
+$(VENV)/installed-%: EXTRA = [$*]
+$(VENV)/installed-%: pyproject.toml $(VENV)/made
+	$(BIN)/python -I -m pip install --quiet --disable-pip-version-check --editable '.$(EXTRA)'
+	@touch $@

@@ -1,0 +1,73 @@
+"""Who owns which state: the actors, their pure protocols, and the messages they answer.
+
+Names resolve on first use.  To export one, add it to `_EXPORTS` and to the imports below it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fencepost.mailbox._lazy import lazy_exports
+
+_EXPORTS: Final[dict[str, tuple[str, ...]]] = {
+    "fencepost.actors.intent_actor": ("Attempt",),
+    "fencepost.actors.messages": (
+        "Allow",
+        "Anchor",
+        "Answer",
+        "Applied",
+        "BaseTransition",
+        "BlockGeneric",
+        "BlockPayload",
+        "BlockRestart",
+        "Capabilities",
+        "Decision",
+        "DetectedIntent",
+        "Diverged",
+        "IncarnationView",
+        "IntentView",
+        "Launch",
+        "ModelTurn",
+        "NeedsRecovery",
+        "Reason",
+        "Reconciled",
+        "Reconciler",
+        "Refused",
+        "StartupDelivery",
+        "SyncStatus",
+        "ToolBoundary",
+        "Unchanged",
+    ),
+}
+
+if TYPE_CHECKING:
+    from fencepost.actors.intent_actor import Attempt as Attempt
+    from fencepost.actors.messages import (
+        Allow as Allow,
+        Anchor as Anchor,
+        Answer as Answer,
+        Applied as Applied,
+        BaseTransition as BaseTransition,
+        BlockGeneric as BlockGeneric,
+        BlockPayload as BlockPayload,
+        BlockRestart as BlockRestart,
+        Capabilities as Capabilities,
+        Decision as Decision,
+        DetectedIntent as DetectedIntent,
+        Diverged as Diverged,
+        IncarnationView as IncarnationView,
+        IntentView as IntentView,
+        Launch as Launch,
+        ModelTurn as ModelTurn,
+        NeedsRecovery as NeedsRecovery,
+        Reason as Reason,
+        Reconciled as Reconciled,
+        Reconciler as Reconciler,
+        Refused as Refused,
+        StartupDelivery as StartupDelivery,
+        SyncStatus as SyncStatus,
+        ToolBoundary as ToolBoundary,
+        Unchanged as Unchanged,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _EXPORTS)

@@ -1,0 +1,314 @@
+"""An intent's actor: it owns the intent's row, works on its reconciliation, and makes its transcript projection.
+
+Events reach it from its pane only, as `Join`: it adds its own new row to the mutation that carries the pane's part
+and commits the two as one (design section 3).  The reconciliation runs in a child task, so the intent can answer
+while a reconciler is at work; its result goes to the pane, which alone knows what else is written with it, and comes
+back as a `Join`.  The runtime owns the reconciliation, not the call that caused it (contract I-12).
+
+If the reconciler raises, this activation dies; the next one finds the row reconciling and resumes it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from attrs import evolve
+
+from fencepost.actors.actor import Actor, System
+from fencepost.actors.calls import AttemptFailed, EnsureAttempt, Join, OutcomeReported, PlanAttempt
+from fencepost.actors.intent_state import Plan, starts_attempt, step, view_of
+from fencepost.actors.messages import Diverged, IntentView, NeedsRecovery, Outcome, Reconciled
+from fencepost.mailbox.address import check_id
+from fencepost.mailbox.envelope import Envelope
+from fencepost.mailbox.errors import (
+    ActorCrashed,
+    ActorQuarantined,
+    CorruptRecord,
+    Fenced,
+    InvalidTransition,
+    MutationRefused,
+)
+from fencepost.mailbox.mutation import Delete, Mutation, NewDeadLetter, NewEvent
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import (
+    IntentRecord,
+    IntentState,
+    ProjectionRecord,
+    Record,
+    TranscriptRecord,
+    TriggerRecord,
+)
+
+__all__ = ["Attempt", "IntentActor"]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Attempt:
+    """One attempt at reconciling an intent, as the Reconciler is given it (contract I-12)."""
+
+    def __init__(self, actor: IntentActor, view: IntentView, *, starting_op: str | None, resumed: bool) -> None:
+        self._system = actor.system
+        self._address = actor.address
+        self._activation = actor.activation
+        self._intent = view
+        self._planned_op = view.planned_op
+        self._starting_op = starting_op
+        self._resumed = resumed
+
+    @property
+    def intent(self) -> IntentView:
+        """The intent, as it stood when the attempt began."""
+        return self._intent
+
+    @property
+    def resumed(self) -> bool:
+        """True when an earlier attempt may have changed files: probe before anything is mutated."""
+        return self._resumed
+
+    @property
+    def planned_op(self) -> str | None:
+        """The operation a plan names, of this attempt or an earlier one."""
+        return self._planned_op
+
+    @property
+    def starting_op(self) -> str | None:
+        """The operation the plan starts from."""
+        return self._starting_op
+
+    async def plan(self, planned_op: str, starting_op: str) -> None:
+        """Commit which operation is about to run, before it runs; durable on return.
+
+        The same ids again are fine.  Raises `InvalidTransition` for others, `Fenced` if this attempt is no longer
+        the current one, `InvalidIdentifier` for ids out of bounds.
+        """
+        check_id("planned_op", planned_op)
+        check_id("starting_op", starting_op)
+        message = PlanAttempt(planned_op, starting_op, self._activation)
+        await self._system.call_from_host(self._system.ask, self._address, message)
+        self._planned_op, self._starting_op = planned_op, starting_op
+
+
+class IntentActor(Actor):
+    """One activation of `intent:<intent_id>`."""
+
+    KIND: ClassVar[str] = "intent"
+
+    def __init__(self, address: str, activation: int, system: System, seen: IntentRecord | None = None) -> None:
+        super().__init__(address, activation, system)
+        self._intent_id = address.partition(":")[2]
+        self._seen = seen
+        self._record: IntentRecord | None = None
+        self._attempting = False
+
+    # -- life --
+
+    async def load(self) -> None:
+        """Take the row the pane has just seen, or read it; resume what an earlier activation left undone."""
+        if self._seen is not None and self._seen.state is not IntentState.RECONCILING:
+            # Only a plan is written behind the pane's back, and only while reconciling: the pane's row is current.
+            self._record, self._seen = self._seen, None
+            return
+        self._seen = None
+        rows, owed = await self.system.line.load(
+            Query(IntentRecord, {"intent_id": self._intent_id}),
+            Query(ProjectionRecord, {"intent_id": self._intent_id}),
+        )
+        record = rows[0] if rows else None
+        if record is not None and not isinstance(record, IntentRecord):
+            raise CorruptRecord(self.address, f"the store answered a {type(record).__name__}")
+        self._record = record
+        if record is not None and record.state is IntentState.RECONCILING:
+            self._begin_attempt(record, resumed=True)
+        if owed:
+            self.spawn(self._project)
+
+    @property
+    def owes(self) -> bool:
+        """A reconciling intent stays awake, and so does a projection under way."""
+        return self.working
+
+    @property
+    def finished(self) -> bool:
+        """Resolved intents need no actor once their projection is made."""
+        return (self._record is None or self._record.resolved) and not self.working
+
+    async def handle(self, envelope: Envelope) -> None:
+        """Serve a pane's join or an attempt's plan."""
+        match envelope.message:
+            case Join() as message:
+                await self._join(envelope, message)
+            case PlanAttempt() as message:
+                await self._plan(envelope, message)
+            case EnsureAttempt():
+                self._ensure_attempt()
+                self.answer(envelope, None)
+            case other:
+                raise InvalidTransition(f"an intent has no answer to {other!r}", address=self.address)
+
+    def _current(self) -> IntentRecord:
+        if self._record is None:
+            raise CorruptRecord(self.address, "has no row in the store")
+        return self._record
+
+    def _fence(self, activation: int | None, call: str) -> Fenced | None:
+        if activation is None or activation == self.activation:
+            return None
+        return Fenced(f"{call} of activation {activation} came to {self.address}, which is at {self.activation}")
+
+    # -- events from the pane --
+
+    async def _join(self, envelope: Envelope, message: Join) -> None:
+        fenced = self._fence(message.activation, message.part.label)
+        if fenced is not None:
+            await self._refuse(envelope, fenced, message.part.label, message.now)
+            return
+        name = _snake(type(message.event).__name__)
+        taken = step(self._current(), message.event, message.now)
+        own = Mutation(label=f"intent.{name}", puts=taken.puts, events=taken.events)
+        self.reached(name, "decided")
+        puts = await self._commit(message, message.part.joined(own))
+        self._record = taken.after
+        self.reached(name, "applied")
+        if starts_attempt(message.event, taken.after):
+            resumed = taken.after.resolution is not None
+            self._begin_attempt(taken.after, resumed=resumed)
+        if any(isinstance(record, ProjectionRecord) for record in taken.puts):
+            self.spawn(self._project)
+        self.answer(envelope, puts)
+
+    async def _commit(self, message: Join, mutation: Mutation) -> tuple[Record, ...]:
+        """Commit the joint mutation here, or let the last of the chain do it; answers everything that was put."""
+        if not message.rest:
+            await self.system.line.commit(mutation)
+            return mutation.puts
+        (seen, event), *rest = message.rest
+        following = Join(event=event, seen=seen, part=mutation, rest=tuple(rest), now=message.now)
+        answer = await self.system.ask(f"intent:{seen.intent_id}", following)
+        if not isinstance(answer, tuple):
+            raise CorruptRecord(self.address, f"a join was answered with {answer!r}")
+        return answer
+
+    async def _plan(self, envelope: Envelope, message: PlanAttempt) -> None:
+        now = self.system.clock.now_ns()
+        fenced = self._fence(message.activation, "plan")
+        if fenced is None and not self._attempting:
+            fenced = Fenced(f"no attempt of {self.address} is under way")
+        if fenced is not None:
+            await self._refuse(envelope, fenced, "plan", now)
+            return
+        record = self._current()
+        planned = (record.planned_op, record.starting_op)
+        if planned == (message.planned_op, message.starting_op):
+            self.answer(envelope, None)
+            return
+        if record.planned_op is not None:
+            raise InvalidTransition(
+                f"{self.address} already plans operation {planned[0]!r} from {planned[1]!r}, "
+                f"not {message.planned_op!r} from {message.starting_op!r}",
+                state=record.state,
+                event="plan",
+                address=self.address,
+            )
+        taken = step(record, Plan(planned_op=message.planned_op, starting_op=message.starting_op), now)
+        self.reached("plan", "decided")
+        await self.system.line.commit(Mutation(label="intent.plan", puts=taken.puts, events=taken.events))
+        self._record = taken.after
+        self.reached("plan", "applied")
+        self.answer(envelope, None)
+
+    async def _refuse(self, envelope: Envelope, fenced: Fenced, call: str, now: int) -> None:
+        """A zombie activation spoke: keep a dead letter, write nothing else."""
+        letter = NewDeadLetter(
+            at=now, address=self.address, call=call, incarnation_id=None, reason="older_activation", detail=str(fenced)
+        )
+        await self.system.line.commit(Mutation(label="intent.fenced", dead_letters=(letter,)))
+        envelope.reply.fail(fenced)
+
+    # -- the reconciliation --
+
+    def _ensure_attempt(self) -> None:
+        record = self._current()
+        if record.state is IntentState.RECONCILING and not self._attempting:
+            self._begin_attempt(record, resumed=True)
+
+    def _begin_attempt(self, record: IntentRecord, *, resumed: bool) -> None:
+        if self.system.reconciler is None:
+            return  # a runtime without one only looks after the store: the row stays reconciling and keeps blocking
+        self._attempting = True
+        self.spawn(self._reconcile, record, resumed)
+
+    async def _reconcile(self, record: IntentRecord, resumed: bool) -> None:  # noqa: FBT001 - a task's argument
+        """One attempt, from the reconciler's call to the pane's receipt of what came of it."""
+        pane = f"pane:{record.pane_id}"
+        try:
+            outcome = await self._ask_reconciler(record, resumed=resumed)
+        except Exception as error:
+            await self._tell(pane, AttemptFailed(self._intent_id))
+            self._attempting = False
+            raise error from None
+        self.reached("reconcile", "decided")
+        await self._tell(pane, OutcomeReported(self._intent_id, self.activation, outcome))
+        self._attempting = False
+
+    async def _ask_reconciler(self, record: IntentRecord, *, resumed: bool) -> Outcome:
+        reconciler = self.system.reconciler
+        assert reconciler is not None  # no attempt begins without one
+        query = Query(TriggerRecord, {"intent_id": self._intent_id}, order_by=("position",))
+        (rows,) = await self.system.line.load(query)
+        triggers = tuple(row.operation_id for row in rows if isinstance(row, TriggerRecord))
+        attempt = Attempt(self, view_of(record, triggers, 0), starting_op=record.starting_op, resumed=resumed)
+        outcome = await self.system.callback(reconciler.reconcile, attempt)
+        if not isinstance(outcome, Reconciled | NeedsRecovery | Diverged):
+            raise TypeError(f"reconcile must answer Reconciled, NeedsRecovery or Diverged, not {outcome!r}")
+        return outcome
+
+    async def _tell(self, pane: str, message: AttemptFailed | OutcomeReported) -> None:
+        """Tell the pane, over as many of its deaths as it takes; a quarantined pane resumes us when it is revived."""
+        while True:
+            try:
+                await self.system.ask(pane, message)
+            except ActorCrashed as crash:
+                if crash.address != pane:
+                    raise
+            except ActorQuarantined:
+                return
+            else:
+                return
+
+    # -- the transcript projection (contract I-17) --
+
+    async def _project(self) -> None:
+        """Make the owed projection; a failure is an event and changes nothing else, a later activation tries again."""
+        record = self._current()
+        assert record.payload is not None  # noqa: S101 - delivered rows have one
+        key, now = f"cascade:{self._intent_id}", self.system.clock.now_ns()
+        if self.system.transcript is not None:
+            try:
+                await self.system.callback(self.system.transcript.project, key, self._intent_id, record.payload)
+            except Exception as error:  # noqa: BLE001 - whatever the bridge's code raises
+                await self.system.line.commit(self._projection_failed(error))
+                return
+        row = TranscriptRecord(dedup_key=key, intent_id=self._intent_id, payload=record.payload, at=now)
+        paid = Mutation(
+            label="intent.project", puts=(row,), deletes=(Delete(ProjectionRecord, (self._intent_id,)),)
+        )
+        try:
+            await self.system.line.commit(paid)
+        except MutationRefused:
+            # The row is there from an earlier life that died before it could say so: only the debt is left.
+            await self.system.line.commit(evolve(paid, puts=()))
+
+    def _projection_failed(self, error: Exception) -> Mutation:
+        event = NewEvent(
+            kind="transcript.failed",
+            address=self.address,
+            at=self.system.clock.now_ns(),
+            data={"intent_id": self._intent_id, "error": repr(error)},
+        )
+        return Mutation(label="intent.projection_failed", events=(event,))
+
+

@@ -1,0 +1,408 @@
+"""The vocabulary of panes and intents: what a bridge says, what it is answered, what it can look at.
+
+Every class here is frozen and validated on construction, so an object that exists is well formed; ids from a harness
+are untrusted and raise `InvalidIdentifier`.  Names and fields are the contract's (Incarnations and intents).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from enum import StrEnum
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+from attrs import field, frozen
+from attrs.validators import instance_of
+
+from fencepost.mailbox.address import check_id
+from fencepost.mailbox.errors import InvalidTransition
+from fencepost.mailbox.ladder import Stage, Stop
+from fencepost.mailbox.records import DeliveryMode, IntentState, TransitionKind
+
+__all__ = [
+    "Allow",
+    "Anchor",
+    "Answer",
+    "Applied",
+    "AttemptView",
+    "BaseTransition",
+    "BlockGeneric",
+    "BlockPayload",
+    "BlockRestart",
+    "Capabilities",
+    "Decision",
+    "DetectedIntent",
+    "Diverged",
+    "IncarnationView",
+    "IntentView",
+    "Launch",
+    "Launcher",
+    "ModelTurn",
+    "NeedsRecovery",
+    "Outcome",
+    "Reason",
+    "Reconciled",
+    "Reconciler",
+    "Refused",
+    "StartupDelivery",
+    "SyncStatus",
+    "ToolBoundary",
+    "Transcript",
+    "Unchanged",
+]
+
+
+def _id(_instance: object, attribute: object, value: object) -> None:
+    check_id(attribute.name, value)  # type: ignore[attr-defined]
+
+
+def _optional_id(_instance: object, attribute: object, value: object) -> None:
+    if value is not None:
+        check_id(attribute.name, value)  # type: ignore[attr-defined]
+
+
+# -- answers ---------------------------------------------------------------------------------------------------
+
+
+class Reason(StrEnum):
+    """Why a call was refused or blocked."""
+
+    RETIRED_INCARNATION = "retired_incarnation"
+    UNKNOWN_INCARNATION = "unknown_incarnation"
+    OTHER_PANE = "other_pane"
+    PROOF_MISMATCH = "proof_mismatch"
+    NOT_PREPARED = "not_prepared"
+    OTHER_MODE = "other_mode"
+    PAYLOAD_DRIFT = "payload_drift"
+    WRONG_STARTUP_ID = "wrong_startup_id"
+    CONSUMED_STARTUP_ID = "consumed_startup_id"
+    UNPROVED_STARTUP = "unproved_startup"
+    BATCH_NOT_COMPLETE = "batch_not_complete"
+    TURN_ORDER_UNKNOWN = "turn_order_unknown"
+    RECONCILING = "reconciling"
+    CONFLICTED = "conflicted"
+    EXHAUSTED = "exhausted"
+    UNKNOWN_INTENT = "unknown_intent"
+    ADMISSION_LOST = "admission_lost"
+    REDELIVERIES_SPENT = "redeliveries_spent"
+    PAYLOAD_UNBOUND = "payload_unbound"
+    PAYLOAD_NOT_TEXT = "payload_not_text"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    NOT_EXHAUSTED = "not_exhausted"
+    UNKNOWN_DELIVERY = "unknown_delivery"
+    REPLY_TOO_LATE = "reply_too_late"
+
+
+@frozen
+class Applied:
+    """The call changed durable state, and that is committed."""
+
+
+@frozen
+class Unchanged:
+    """The call was understood and nothing had to change; what it asked for already stands, or does not concern us."""
+
+
+@frozen
+class Refused:
+    """The protocol refused the call: nothing changed but one more dead letter."""
+
+    reason: Reason
+    detail: str = ""
+
+
+Answer: TypeAlias = Applied | Unchanged | Refused
+
+
+@frozen
+class Allow:
+    """The tool may run."""
+
+
+@frozen
+class BlockPayload:
+    """The tool must not run; the caller prints exactly these saved bytes."""
+
+    intent_id: str
+    payload: bytes
+
+
+@frozen
+class BlockGeneric:
+    """The tool must not run; `message` is fixed recovery text and never the payload."""
+
+    reason: Reason
+    message: str
+
+
+@frozen
+class BlockRestart:
+    """As `BlockGeneric`; the incarnation is retired and must be replaced."""
+
+    reason: Reason
+    message: str
+
+
+Decision: TypeAlias = Allow | BlockPayload | BlockGeneric | BlockRestart
+
+
+class SyncStatus(StrEnum):
+    """A pane's status, always derived from its intents (protocol-intent.md section 1.3)."""
+
+    IN_SYNC = "in_sync"
+    PENDING = "pending"
+    CONFLICTED = "conflicted"
+
+
+# -- incarnations ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class Capabilities:
+    """What a harness can prove (I-3).  Either one false: payloads reach it only through a restart."""
+
+    soft_batches: bool = field(default=True, validator=instance_of(bool))
+    turn_order: bool = field(default=True, validator=instance_of(bool))
+
+
+@frozen
+class StartupDelivery:
+    """The tagged payload a replacement process must be given as its first input; the id is good once."""
+
+    startup_delivery_id: str
+    intent_id: str
+    payload: bytes
+    payload_sha256: str
+
+
+@frozen
+class Launch:
+    """A new incarnation, committed; the process may be started now (I-10)."""
+
+    pane_id: str
+    incarnation_id: str
+    epoch: int
+    harness: str
+    session_id: str | None
+    startup: StartupDelivery | None
+
+
+@frozen
+class IncarnationView:
+    """One incarnation, as a Launcher sees it."""
+
+    incarnation_id: str
+    pane_id: str
+    epoch: int
+    harness: str
+    session_id: str | None
+    launched_at: int
+    retired_at: int | None
+
+
+class Launcher(Protocol):
+    """The bridge's hands on the harness processes (I-11)."""
+
+    def stop(self, incarnation: IncarnationView) -> Awaitable[None]:
+        """Return when that process is provably gone.  Called again after a crash; must not mind a process long gone.
+
+        Raising leaves the pane conflicted: nothing is started while the old process may live."""
+        ...
+
+    def start(self, launch: Launch) -> Awaitable[None]:
+        """Start the process, with `launch.startup` as its tagged first input where there is one.
+
+        Raising counts as `launch_failed`."""
+        ...
+
+
+# -- intents ---------------------------------------------------------------------------------------------------
+
+
+@frozen
+class ModelTurn:
+    """One model turn: an opaque id and an ordinal that strictly increases within one incarnation [D1]."""
+
+    id: str = field(validator=_id)
+    ordinal: int = field(validator=instance_of(int))
+
+
+@frozen
+class BaseTransition:
+    """A base moved from one exact revision to another (I-2).  `ambiguous` is the reason why it cannot be proved."""
+
+    kind: TransitionKind = field(converter=TransitionKind)
+    from_base: str = field(validator=_id)
+    to_base: str = field(validator=_id)
+    classification_op: str = field(validator=_id)
+    trigger_op: str = field(validator=_id)
+    ambiguous: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """A transition that moves nothing is misuse."""
+        if self.from_base == self.to_base:
+            raise InvalidTransition(
+                f"a base transition must move: from_base and to_base are both {self.to_base!r}", event="detect"
+            )
+
+
+@frozen
+class DetectedIntent:
+    """Which intent carries a transition now; `coalesced` when an open one took it in."""
+
+    intent_id: str
+    seq: int
+    coalesced: bool
+
+
+@frozen
+class ToolBoundary:
+    """A harness is about to run a tool call (I-4)."""
+
+    incarnation_id: str = field(validator=_id)
+    turn: ModelTurn | None
+    batch_id: str = field(validator=_id)
+    tool_call_id: str | None = field(default=None, validator=_optional_id)
+    startup_delivery_id: str | None = None
+    passed_unseen: Literal["yes", "maybe"] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """`passed_unseen` knows three values, and a turn is a `ModelTurn`."""
+        if self.passed_unseen not in {None, "yes", "maybe"}:
+            raise InvalidTransition(
+                f"passed_unseen must be 'yes', 'maybe' or None, not {self.passed_unseen!r}", event="pre_tool_use"
+            )
+        if not (self.turn is None or isinstance(self.turn, ModelTurn)):
+            raise InvalidTransition(f"turn must be a ModelTurn or None, not {self.turn!r}", event="pre_tool_use")
+
+
+@frozen
+class Anchor:
+    """Where in the transcript's history the result belongs; complete or not there at all [O]."""
+
+    change_id: str = field(validator=_id)
+    commit_id: str = field(validator=_id)
+    op_id: str = field(validator=_id)
+
+
+@frozen
+class Reconciled:
+    """The workspace now holds the result, and this is what the agent must be told (I-12)."""
+
+    result_op: str = field(validator=_id)
+    workspace_commit: str = field(validator=_id)
+    payload: bytes = field(validator=instance_of(bytes))
+    anchor: Anchor = field(validator=instance_of(Anchor))
+    covers: tuple[str, ...] = field(default=(), converter=tuple)
+    discovered: tuple[BaseTransition, ...] = field(default=(), converter=tuple)
+
+
+@frozen
+class NeedsRecovery:
+    """The workspace cannot be brought to a known state without help; nothing may be handed out."""
+
+    reason: str
+    bundle_path: str | None = None
+    bundle_fingerprint: str | None = None
+    details: Mapping[str, object] | str | None = None
+
+
+@frozen
+class Diverged:
+    """The topology is ambiguous: there is no provable target."""
+
+    reason: str
+    details: Mapping[str, object] | str | None = None
+
+
+Outcome: TypeAlias = Reconciled | NeedsRecovery | Diverged
+
+
+@frozen(kw_only=True)
+class IntentView:
+    """One intent as it stands in the store (I-1)."""
+
+    intent_id: str
+    pane_id: str
+    seq: int
+    kind: TransitionKind
+    from_base: str
+    to_base: str
+    classification_op: str
+    triggers: tuple[str, ...]
+    state: IntentState
+    mode: DeliveryMode | None
+    result_op: str | None
+    workspace_commit: str | None
+    planned_op: str | None
+    payload: bytes | None
+    payload_sha256: str | None
+    anchor: Anchor | None
+    prepared_at: int | None
+    delivered_at: int | None
+    acknowledged_at: int | None
+    incarnation_id: str | None
+    turn: ModelTurn | None
+    batch_id: str | None
+    bound_at: int | None
+    batch_completed_at: int | None
+    payload_offered_at: int | None
+    startup_delivery_id: str | None
+    handshake_at: int | None
+    startup_attempts: int
+    soft_redeliveries: int
+    epoch: int
+    exhausted_at: int | None
+    reason: str | None
+    stage: Stage | None
+    stop: Stop | None
+    approval: str | None = None
+    resolution: str | None = None
+    resolved_by: str | None = None
+
+
+class AttemptView(Protocol):
+    """One attempt at reconciling an intent, as the Reconciler sees it."""
+
+    @property
+    def intent(self) -> IntentView:
+        """The intent, as it stood when the attempt began."""
+        ...
+
+    @property
+    def resumed(self) -> bool:
+        """True when an earlier attempt may have changed files: probe before anything is mutated."""
+        ...
+
+    @property
+    def planned_op(self) -> str | None:
+        """The operation a plan names, of this attempt or an earlier one."""
+        ...
+
+    @property
+    def starting_op(self) -> str | None:
+        """The operation the plan starts from."""
+        ...
+
+    def plan(self, planned_op: str, starting_op: str) -> Awaitable[None]:
+        """Commit which operation is about to run, before it runs; durable on return.
+
+        The same ids again are fine; others raise `InvalidTransition`; an attempt that is no longer the current one
+        gets `Fenced`."""
+        ...
+
+
+@runtime_checkable
+class Reconciler(Protocol):
+    """The bridge's way to bring a workspace onto the intent's target (I-12)."""
+
+    def reconcile(self, attempt: AttemptView) -> Awaitable[Outcome]:
+        """Do the work, or say truthfully why not.  Raising means: not known; the next attempt has `resumed` set."""
+        ...
+
+
+class Transcript(Protocol):
+    """Where delivered payloads are projected to; idempotent by `dedup_key`, called at least once (I-17)."""
+
+    def project(self, dedup_key: str, intent_id: str, payload: bytes) -> Awaitable[None]:
+        """Write the payload into the transcript, once per `dedup_key`, however often it is called."""
+        ...

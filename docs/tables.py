@@ -1,0 +1,119 @@
+# ruff: noqa: INP001 - a script, not a package
+"""Render the intent protocol's tables from the code, for README.
+
+    python docs/tables.py --check README.md     exit 1 if a table in README is not the code's
+    python docs/tables.py --write README.md     replace each table by the code's
+
+A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; each name in `TABLES` must stand there once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, get_args
+
+import click
+
+from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Relation
+
+__all__ = ["TABLES", "main", "replaced"]
+
+CODES: Final[Mapping[Code, tuple[str, str, str]]] = {
+    Code.D: ("detected", "none", "bound to nothing; later compatible transitions still coalesce into it"),
+    Code.C_OPEN: ("reconciling", "soft batch", "bound; the blocked batch is open"),
+    Code.C_COMPLETE: ("reconciling", "soft batch", "bound; the batch completed before there was a payload"),
+    Code.C_UNATTENDED: ("reconciling", "kept or none", "no live process to serve"),
+    Code.M_OPEN: ("materialized", "soft batch", "payload saved; the batch is open"),
+    Code.M_COMPLETE: ("materialized", "soft batch", "payload saved; the batch is complete"),
+    Code.M_UNATTENDED: ("materialized", "none", "payload saved while no process was running"),
+    Code.L_OPEN: ("delivered", "soft batch", "handed to the batch, which is open"),
+    Code.L_COMPLETE: ("delivered", "soft batch", "handed to the batch, which is complete"),
+    Code.M_RESTART: ("materialized", "restart", "bound to a replacement; handshake awaited"),
+    Code.L_RESTART: ("delivered", "restart", "delivered before, bound to a new replacement; handshake awaited"),
+    Code.L_HANDSHAKE: ("delivered", "restart", "handshake accepted; the first turn's echo awaited"),
+    Code.EXHAUSTED: ("materialized or delivered", "restart", "no attempt left; a person rearms or discards"),
+    Code.RECOVERY_REQUIRED: ("recovery_required", "as before", "a person must resolve the workspace"),
+    Code.TOPOLOGY_DIVERGED: ("topology_diverged", "as before", "a person must resolve the topology"),
+    Code.ACKNOWLEDGED: ("acknowledged", "none", "the agent has it; nothing happens any more"),
+    Code.SUPERSEDED: ("superseded", "none", "an earlier result covers it; nothing happens any more"),
+}
+
+
+def intent_codes() -> str:
+    """Render what each code stands for."""
+    return markdown(("code", "state", "mode", "meaning"), ([f"`{code}`", *CODES[code]] for code in Code))
+
+
+def intent_transitions() -> str:
+    """Render every transition there is, an event a row."""
+    rows = []
+    for event in get_args(IntentEvent):
+        moves = [
+            f"`{code}` → {', '.join(f'`{after}`' for after in Code if after in TABLE[code, event])}"
+            for code in Code
+            if (code, event) in TABLE
+        ]
+        rows.append([f"`{event.__name__}`", "; ".join(moves), first_sentence(event)])
+    return markdown(("event", "from → to", "meaning"), rows)
+
+
+def soft_proof_verdicts() -> str:
+    """Render what a tool call gets while a soft proof is open."""
+    rows = [
+        [f"`{code}`", *(str(VERDICTS[code][relation]) for relation in Relation)] for code in Code if code in VERDICTS
+    ]
+    return markdown(("code", *(str(relation) for relation in Relation)), rows)
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "intent-codes": intent_codes,
+    "intent-transitions": intent_transitions,
+    "soft-proof-verdicts": soft_proof_verdicts,
+}
+
+
+def first_sentence(documented: type) -> str:
+    """Return the first sentence of a docstring, on one line."""
+    text = " ".join((inspect.getdoc(documented) or "").split())
+    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Render a table; a cell may not break it."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def replaced(text: str) -> str:
+    """Return `text` with every table replaced by the code's; raise `ClickException` where one has no place."""
+    for name, render in TABLES.items():
+        pattern = re.compile(rf"(<!-- table:{re.escape(name)} -->\n).*?(<!-- /table -->)", re.DOTALL)
+        table = render()
+        text, count = pattern.subn(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)
+        if count != 1:
+            raise click.ClickException(f"table {name} must stand there once, between its markers, not {count} times")
+    return text
+
+
+@click.command()
+@click.option("--check", "mode", flag_value="check", help="Compare only; exit 1 if a table is out of date.")
+@click.option("--write", "mode", flag_value="write", help="Replace the tables.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def main(mode: str | None, file: Path) -> None:
+    """Keep the tables in FILE equal to the code's."""
+    if mode is None:
+        raise click.UsageError("say --check or --write")
+    before = file.read_text(encoding="utf-8")
+    after = replaced(before)
+    if before == after:
+        return
+    if mode == "check":
+        raise click.ClickException(f"{file} is out of date: python docs/tables.py --write {file}")
+    file.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

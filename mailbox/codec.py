@@ -1,0 +1,236 @@
+"""The one place where records become rows and rows become records, and event data becomes JSON and comes back.
+
+A row is a tuple in the order of `RecordCodec.columns`.  Encoding is one `attrgetter` call, which is what makes it
+cheap; the columns of optional enums come last, because they are the only ones it cannot take apart.  Decoding trusts
+nothing: every value's type is compared with the field's, an enum must be one of its words, and the record's own laws
+are checked by constructing it.  Whatever fails there is a `CorruptRecord` that says where it lies.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from types import NoneType
+from typing import Final, Generic, TypeVar, cast, get_args, get_type_hints
+
+import orjson
+from attrs import fields, frozen
+
+from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.mutation import DeadLetter, Event, NewDeadLetter, NewEvent
+from fencepost.mailbox.records import Record
+
+__all__ = [
+    "DEAD_LETTER_COLUMNS",
+    "EVENT_COLUMNS",
+    "UNSTORABLE",
+    "RecordCodec",
+    "Unstorable",
+    "codec_of",
+    "decode_dead_letter",
+    "decode_event",
+    "encode_dead_letter",
+    "encode_event",
+    "plain",
+    "require_storable",
+]
+
+R = TypeVar("R", bound=Record)
+Row = tuple[object, ...]
+
+INTEGER_MIN: Final = -(2**63)
+INTEGER_MAX: Final = 2**63 - 1
+SIGNATURES_MAX: Final = 512
+"""How many patterns of column types a decoder remembers as good before it starts afresh."""
+
+EVENT_COLUMNS: Final = ("seq", "at", "kind", "address", "data")
+DEAD_LETTER_COLUMNS: Final = ("seq", "at", "address", "call", "incarnation_id", "reason", "detail")
+
+
+class Unstorable(ValueError):  # noqa: N818
+    """A value that no store can keep as it is, such as an int over 64 bits or a lone surrogate."""
+
+
+UNSTORABLE: Final = (Unstorable, OverflowError, UnicodeEncodeError, TypeError)
+"""What encoding a value raises when the value, not the store, is at fault."""
+
+
+@frozen
+class _Field:
+    """One field as the codec sees it: its name, the exact types its column may have, and its enum, if it is one."""
+
+    name: str
+    stored_types: frozenset[type]
+    enum: type[StrEnum] | None
+    optional: bool
+    boolean: bool
+
+
+def _field(name: str, annotation: object) -> _Field:
+    parts = get_args(annotation) or (annotation,)
+    (kind,) = (cast("type", part) for part in parts if part is not NoneType)
+    optional = NoneType in parts
+    enum = kind if issubclass(kind, StrEnum) else None
+    stored = {str if enum else int if kind is bool else kind} | ({NoneType} if optional else set())
+    return _Field(name, frozenset(stored), enum, optional, kind is bool)
+
+
+class RecordCodec(Generic[R]):
+    """Turns records of one type into rows and back.
+
+    `encode(record)` is a plain callable: it never fails and checks nothing, because a record that exists is valid.
+    Values a store cannot hold (an int over 64 bits, a lone surrogate) are the store's to refuse.
+    """
+
+    def __init__(self, record_type: type[R]) -> None:
+        hints = get_type_hints(record_type)
+        described = [_field(attribute.name, hints[attribute.name]) for attribute in fields(record_type)]
+        described.sort(key=lambda item: item.enum is not None and item.optional)
+        self.record_type = record_type
+        self.columns: tuple[str, ...] = tuple(item.name for item in described)
+        self.encode: Callable[[R], Row] = _encoder(described)
+        self._fields = described
+        self._key_of = operator.itemgetter(*(self.columns.index(name) for name in record_type.KEY))
+        self._converted: list[tuple[int, dict[object, object]]] = [
+            (index, conversion)
+            for index, item in enumerate(described)
+            if (conversion := _conversion(item)) is not None
+        ]
+        self._good_signatures: set[tuple[type, ...]] = set()
+
+    def decode(self, row: Sequence[object], where: str) -> R:
+        """Return the record that `row` holds.
+
+        Raises `CorruptRecord` naming `where` (the file), the table and the key if no record can have been written so.
+        """
+        signature = (*map(type, row),)
+        if signature not in self._good_signatures:
+            self._check_types(signature, row, where)
+        values = dict(zip(self.columns, row, strict=True))
+        try:
+            for index, conversion in self._converted:
+                values[self.columns[index]] = conversion[row[index]]
+            return self.record_type(**values)
+        except KeyError as error:
+            raise CorruptRecord(self._place(row, where), f"{error.args[0]!r} is not a value of its field") from error
+        except CorruptRecord as error:
+            law = str(error).removeprefix(f"{error.where}: ")
+            raise CorruptRecord(self._place(row, where), law) from error
+
+    def _check_types(self, signature: tuple[type, ...], row: Sequence[object], where: str) -> None:
+        if len(signature) != len(self._fields):
+            raise CorruptRecord(
+                f"{where}: {self.record_type.TABLE}", f"{len(signature)} columns, not {len(self._fields)}"
+            )
+        for item, found in zip(self._fields, signature, strict=True):
+            if found not in item.stored_types:
+                raise CorruptRecord(self._place(row, where), f"{item.name} holds a value of type {found.__name__}")
+        if len(self._good_signatures) >= SIGNATURES_MAX:
+            self._good_signatures.clear()
+        self._good_signatures.add(signature)
+
+    def _place(self, row: Sequence[object], where: str) -> str:
+        key = self._key_of(row)
+        return f"{where}: {self.record_type.TABLE}{key if isinstance(key, tuple) else (key,)!r}"
+
+
+def _encoder(described: Sequence[_Field]) -> Callable[[Record], Row]:
+    """Return the function that takes a record apart.  `described` has the optional enums at its end."""
+    leading = [item for item in described if item.enum is None or not item.optional]
+    trailing = [item.name for item in described[len(leading) :]]
+    take = cast(
+        "Callable[[Record], Row]",
+        operator.attrgetter(*(f"{item.name}._value_" if item.enum else item.name for item in leading)),
+    )
+    if not trailing:
+        return take
+    take_enum = operator.attrgetter(trailing[0])
+    if len(trailing) > 1:
+        names = tuple(trailing)
+        return lambda record: take(record) + tuple(map(plain, (getattr(record, name) for name in names)))
+
+    def encode(record: Record) -> Row:
+        member = take_enum(record)
+        return (*take(record), None if member is None else member._value_)
+
+    return encode
+
+
+def _conversion(item: _Field) -> dict[object, object] | None:
+    """Return what a stored value of this field means, value by value, or None where it means itself."""
+    if item.boolean:
+        return {0: False, 1: True}
+    if item.enum is None:
+        return None
+    words: dict[object, object] = {member.value: member for member in item.enum}
+    return {None: None, **words} if item.optional else words
+
+
+@cache
+def codec_of(record_type: type[R]) -> RecordCodec[R]:
+    """Return the codec of `record_type`, made once."""
+    return RecordCodec(record_type)
+
+
+def plain(value: object) -> object:
+    """Return `value` as a store keeps it: an enum's word for the enum, anything else as it is."""
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def require_storable(value: object) -> None:
+    """Raise `Unstorable` or UnicodeEncodeError if no store can keep `value` (a str, int, bool, bytes or None)."""
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()
+    elif isinstance(value, int):
+        if not INTEGER_MIN <= value <= INTEGER_MAX:
+            raise Unstorable(f"{value} needs more than 64 bits")
+    elif value is not None and not isinstance(value, bytes):
+        raise Unstorable(f"a {type(value).__name__} cannot be stored")
+
+
+def _mapping_as_dict(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"event data holds a {type(value).__name__}")
+
+
+def encode_event(event: NewEvent) -> tuple[int, str, str, str]:
+    """Return `(at, kind, address, data)` with `data` as JSON text; raises one of `UNSTORABLE` if that cannot be."""
+    require_storable(event.at)
+    require_storable(event.kind)
+    require_storable(event.address)
+    try:
+        data = orjson.dumps(event.data, default=_mapping_as_dict)
+    except orjson.JSONEncodeError as error:
+        raise Unstorable(f"event data {error}") from error
+    return event.at, event.kind, event.address, data.decode()
+
+
+def decode_event(row: Sequence[object], where: str) -> Event:
+    """Return the event in `row`, in the order of `EVENT_COLUMNS`; `CorruptRecord` if it cannot be one."""
+    seq, at, kind, address, text = row
+    try:
+        data = orjson.loads(cast("str", text))
+    except orjson.JSONDecodeError as error:
+        raise CorruptRecord(f"{where}: events({seq!r},)", f"data is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise CorruptRecord(f"{where}: events({seq!r},)", "data is not a JSON object")
+    return Event(
+        seq=cast("int", seq), at=cast("int", at), kind=cast("str", kind), address=cast("str", address), data=data
+    )
+
+
+def encode_dead_letter(letter: NewDeadLetter) -> Row:
+    """Return the letter's row without its `seq`; raises one of `UNSTORABLE` if it cannot be kept."""
+    row = (letter.at, letter.address, letter.call, letter.incarnation_id, plain(letter.reason), letter.detail)
+    for value in row:
+        require_storable(value)
+    return row
+
+
+def decode_dead_letter(row: Sequence[object]) -> DeadLetter:
+    """Return the dead letter in `row`, in the order of `DEAD_LETTER_COLUMNS`."""
+    return DeadLetter(**dict(zip(DEAD_LETTER_COLUMNS, row, strict=True)))  # type: ignore[arg-type]

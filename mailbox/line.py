@@ -1,0 +1,410 @@
+"""The mutation line: every durable write of a runtime, one after the other.
+
+Theory of operation
+===================
+
+Many actors want to commit; one store can sync.  A sync costs hundreds of microseconds and costs the same for one
+mutation as for five hundred, so whatever arrives while the store is busy goes into its next transaction.  That is all
+the scheduling there is: a FIFO, a thread that takes what is in it, and a rule that nobody is told anything before it
+is durable.
+
+    trio thread                          line thread (its own asyncio loop)            store
+    -----------                          ----------------------------------            -----
+    commit(): append, wake if idle
+              sleep                      take all that is queued
+              ...                        run(batch)  -------------------------------->  BEGIN … COMMIT, synced
+    deliver(): on_committed(events)  <-- one run_sync_soon for the whole batch
+               reschedule each caller
+
+* The asyncio loop is private to the thread and no event loop policy is touched, so the host may be anything.  The
+  store's libraries are asyncio's, which is the only reason for that loop; trio tasks never see it.
+* The FIFO is a deque: append and popleft are atomic.  The line thread says that it is idle *before* it looks at the
+  deque for the last time, and a caller looks at that flag *after* it appended, so one of the two always sees the other
+  and a wake-up (a system call) is paid only by the first caller of a quiet line.
+* A caller that is cancelled stops waiting; its mutation stands, because nobody could say how far it got.
+* Refused mutations and unreadable records are answers, for one caller each.  Whatever else a store raises is a fault:
+  nothing of that batch is visible, and from then on every call raises `StoreFault` with that first cause.
+* The thread ends when it is told to and the FIFO is empty, also if nobody waits for it any more, and when the trio run
+  ends without `aclose` (a system task notices).
+
+With crash points
+-----------------
+
+Given `crash_points`, the line must pass the same points in the same order whenever the same things are asked of it.
+So every mutation is a batch of its own and every call blocks the trio thread until its batch is done.  Timing is not
+what it is in production then; the code in the line thread and in the store is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import chain
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar, cast
+
+import trio
+from outcome import Error, Value
+
+from fencepost.mailbox.codec import require_storable
+from fencepost.mailbox.errors import FencepostError, MailboxClosed, StoreFault
+from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
+from fencepost.mailbox.ports import ActorKilled, CrashPoints, Kill, RuntimeKilled
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import Record
+from fencepost.mailbox.stores.store import Answer, Job, Load, LoadDeadLetters, LoadEvents, Store
+
+__all__ = ["BATCH_MAX", "EVENTS_KEPT_MAX", "MutationLine"]
+
+R = TypeVar("R", bound=Record)
+
+BATCH_MAX: Final = 1024
+"""Jobs in one transaction at most: beyond this a longer batch saves no syncs worth the wait of those in it."""
+EVENTS_KEPT_MAX: Final = 100_000
+
+
+class _Phase(Enum):
+    NEW = "not started"
+    OPEN = "open"
+    CLOSING = "closing"
+
+
+class _Entry:
+    """A job in the FIFO and the task that waits for its answer, None once that task was cancelled."""
+
+    __slots__ = ("job", "task")
+
+    def __init__(self, job: Job, task: trio.lowlevel.Task | None) -> None:
+        self.job = job
+        self.task = task
+
+
+class MutationLine:
+    """The one way to a store's writing side.  All methods belong to the trio thread that called `start`.
+
+    `on_committed` is called in the trio thread with the events of each batch, in order of their seq, before the
+    callers of that batch go on; it must neither block nor raise (if it raises, the line is faulted).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        on_committed: Callable[[Sequence[Event]], None],
+        crash_points: CrashPoints | None = None,
+        events_kept_max: int = EVENTS_KEPT_MAX,
+        batch_max: int = BATCH_MAX,
+    ) -> None:
+        self._store = store
+        self._on_committed = on_committed
+        self._crash_points = crash_points
+        self._events_kept_max = events_kept_max
+        self._batch_max = 1 if crash_points is not None else batch_max
+        self._phase = _Phase.NEW
+        self._fault: StoreFault | None = None
+        self._queue: deque[_Entry] = deque()
+        self._unanswered = 0
+        self._killed = False
+        self._idle = False
+        self._wake = asyncio.Event()
+        self._blocking_answers: SimpleQueue[list[Answer]] = SimpleQueue()
+
+    # ------------------------------------------------------------------------------------------------ the trio side
+
+    async def start(self) -> None:
+        """Open the store; on return the line takes calls.
+
+        Raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or `StoreFault`; then nothing is left open.
+        """
+        if self._phase is not _Phase.NEW:
+            raise RuntimeError("a line starts once")
+        self._phase = _Phase.OPEN
+        self._token = trio.lowlevel.current_trio_token()
+        self._loop = asyncio.SelectorEventLoop()  # not the policy's: the host's choice of loop is its own
+        self._thread_ended = trio.Event()
+        self._opened = trio.Event()
+        self._opening_error: BaseException | None = None
+        self._watch_scope = trio.CancelScope()
+        self._thread = threading.Thread(target=self._run_thread, name=f"fencepost line of {self._store.url}")
+        self._thread.start()
+        trio.lowlevel.spawn_system_task(self._close_with_run)
+        try:
+            await self._opened.wait()
+        except BaseException:
+            self._stop()
+            raise
+        if self._opening_error is not None:
+            self._stop()
+            with trio.CancelScope(shield=True):
+                await self._thread_ended.wait()
+            self._thread.join()
+            raise self._opening_error
+
+    @property
+    def depth(self) -> int:
+        """How many calls have no answer yet."""
+        return self._unanswered
+
+    @property
+    def fault(self) -> StoreFault | None:
+        """What the line died of, or None; its `__cause__` is the first cause."""
+        return self._fault
+
+    async def commit(self, mutation: Mutation) -> tuple[Event, ...]:
+        """Commit `mutation`; on return all of it is durable, and its events, in order, have their seq.
+
+        Raises `MutationRefused` if a guard, a constraint or one of its own values forbids it (nothing of it is
+        visible), `StoreFault` if the store failed (nothing of its batch is visible), `MailboxClosed` after `aclose`.
+        Cancelling stops the waiting and not the commit.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._crash_points is not None:
+            return self._commit_blocking(mutation)
+        return cast("tuple[Event, ...]", await self._call(mutation))
+
+    async def load(self, *queries: Query[R]) -> list[list[R]]:
+        """Answer each query, all from one moment, behind everything committed before this call.
+
+        Raises `CorruptRecord` for a record no protocol can have written (the line goes on), `StoreFault` and
+        `MailboxClosed` as `commit` does.
+        """
+        return cast("list[list[R]]", await self._ask(Load(cast("tuple[Query[Record], ...]", queries))))
+
+    async def load_events(self, after: int = 0, limit: int | None = None) -> list[Event]:
+        """Return the stored events with a seq over `after`, oldest first; otherwise as `load`."""
+        require_storable(after)
+        return cast("list[Event]", await self._ask(LoadEvents(after, limit)))
+
+    async def load_dead_letters(self, after: int = 0, limit: int | None = None) -> list[DeadLetter]:
+        """Return the dead letters with a seq over `after`, oldest first; otherwise as `load`."""
+        require_storable(after)
+        return cast("list[DeadLetter]", await self._ask(LoadDeadLetters(after, limit)))
+
+    async def aclose(self) -> None:
+        """Finish what is queued, close the store and end the thread; later calls raise `MailboxClosed`.
+
+        Does nothing the second time.  If this is cancelled the thread still does all of that, unobserved.
+        """
+        if self._phase is _Phase.NEW:
+            self._phase = _Phase.CLOSING
+            return
+        self._stop()
+        await self._thread_ended.wait()
+        self._thread.join()
+
+    def kill(self, cause: BaseException) -> None:
+        """Die as if the process had: the store refuses every further call and every caller gets `StoreFault`.
+
+        On return the store is given back and could be opened anew; what was committed by then is durable and nothing
+        else is.  Blocks for as long as the running batch needs to notice.
+        """
+        self._killed = True
+        self._set_fault(cause, "the runtime was killed")
+        self._store.refuse(cause)
+        if self._phase is not _Phase.NEW:
+            self._stop()
+            self._thread.join()
+        self._phase = _Phase.CLOSING
+        entries = list(self._queue)
+        self._queue.clear()
+        self._deliver(entries, ())
+
+    # ------------------------------------------------------------------------------------------------------- calling
+
+    def _require_open(self) -> None:
+        if self._fault is not None:
+            raise self._fresh_fault()
+        if self._phase is not _Phase.OPEN:
+            raise MailboxClosed(f"the line of {self._store.url} is {self._phase.value}")
+
+    async def _ask(self, job: Job) -> object:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._crash_points is not None:
+            return self._call_blocking(job)
+        return await self._call(job)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _call(self, job: Job) -> object:
+        """Queue `job` and sleep until it is answered."""
+        self._require_open()
+        entry = _Entry(job, trio.lowlevel.current_task())
+        self._enqueue(entry)
+
+        def stop_waiting(_: object) -> trio.lowlevel.Abort:
+            entry.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        return await trio.lowlevel.wait_task_rescheduled(stop_waiting)
+
+    def _enqueue(self, entry: _Entry) -> None:
+        self._unanswered += 1
+        self._queue.append(entry)
+        if self._idle:
+            self._idle = False
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _deliver(self, entries: Sequence[_Entry], answers: Sequence[Answer]) -> None:
+        """Tell the followers, then the callers; runs in the trio thread, once a batch."""
+        self._unanswered -= len(entries)
+        if self._killed:
+            answers = [self._fresh_fault() for _ in entries]  # the dead tell nothing, not even what they achieved
+        self._announce(answers)
+        reschedule = trio.lowlevel.reschedule
+        for entry, answer in zip(entries, answers, strict=True):
+            if entry.task is not None:
+                reschedule(entry.task, Error(answer) if isinstance(answer, Exception) else Value(answer))
+
+    def _announce(self, answers: Sequence[Answer]) -> None:
+        events = list(chain.from_iterable(answer for answer in answers if type(answer) is tuple))
+        if events:
+            try:
+                self._on_committed(events)
+            except Exception as error:  # noqa: BLE001 - told to every later caller
+                self._set_fault(error, "on_committed raised")
+
+    def _stop(self) -> None:
+        """Tell the thread to end once the FIFO is empty."""
+        self._phase = _Phase.CLOSING
+        self._watch_scope.cancel()
+        if not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(self._wake.set)
+            except RuntimeError:
+                pass  # the thread ended, and its loop with it, between the two lines
+
+    async def _close_with_run(self) -> None:
+        """System task: when the trio run ends and nobody closed the line, end its thread."""
+        try:
+            with self._watch_scope:
+                await trio.sleep_forever()
+        finally:
+            self._stop()
+
+    def _set_fault(self, cause: BaseException, what: str = "the store failed") -> None:
+        """Remember the first cause; later ones follow from it."""
+        if self._fault is None:
+            fault = StoreFault(f"{what}: {cause}")
+            fault.__cause__ = cause
+            self._fault = fault
+
+    def _fresh_fault(self) -> StoreFault:
+        """Return an error of the caller's own, so that tracebacks do not pile up on a shared one."""
+        assert self._fault is not None
+        fault = StoreFault(str(self._fault))
+        fault.__cause__ = self._fault.__cause__
+        return fault
+
+    # --------------------------------------------------------------------------------------------- with crash points
+
+    @trio.lowlevel.enable_ki_protection
+    def _call_blocking(self, job: Job) -> object:
+        """Queue `job` and block the trio thread until it is answered."""
+        self._require_open()
+        self._enqueue(_Entry(job, None))
+        (answer,) = self._blocking_answers.get()
+        self._unanswered -= 1
+        self._announce((answer,))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _commit_blocking(self, mutation: Mutation) -> tuple[Event, ...]:
+        self._require_open()
+        self._killed_actor_at: str | None = None
+        try:
+            self._pass_point(f"{mutation.label}/enqueued")
+        except RuntimeKilled as cause:
+            self.kill(cause)
+            raise self._fresh_fault() from cause
+        events = cast("tuple[Event, ...]", self._call_blocking(mutation))
+        if self._killed_actor_at is not None:
+            raise ActorKilled(self._killed_actor_at)
+        return events
+
+    def _pass_point(self, point: str) -> None:
+        """Pass `point`; whose actor dies there is told when its mutation is done, whose runtime does, at once."""
+        assert self._crash_points is not None
+        match self._crash_points.passed(point):
+            case Kill.RUNTIME:
+                raise RuntimeKilled(point)
+            case Kill.ACTOR:
+                self._killed_actor_at = self._killed_actor_at or point
+            case None:
+                pass
+
+    # ------------------------------------------------------------------------------------------------ the line thread
+
+    def _run_thread(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+            self._tell(self._thread_ended.set)
+
+    def _tell(self, function: Callable[..., Any], *arguments: object) -> None:
+        """Have the trio thread call `function`, unless its run is over and nobody is left to be told."""
+        try:
+            self._token.run_sync_soon(function, *arguments)
+        except trio.RunFinishedError:
+            self._phase = _Phase.CLOSING
+
+    async def _serve(self) -> None:
+        try:
+            await self._store.open(self._events_kept_max)
+        except BaseException as error:  # noqa: BLE001 - raised by start()
+            self._opening_error = error
+            self._tell(self._opened.set)
+            return
+        self._tell(self._opened.set)
+        try:
+            while entries := await self._next_entries():
+                answers = await self._run_batch(entries)
+                if self._crash_points is None:
+                    self._tell(self._deliver, entries, answers)
+                else:
+                    self._blocking_answers.put(answers)
+        finally:
+            await self._close_store()
+
+    async def _close_store(self) -> None:
+        try:
+            await self._store.close()
+        except Exception as error:  # noqa: BLE001 - everything acknowledged is durable; told to whoever asks
+            self._set_fault(error, "the store could not be closed")
+
+    async def _next_entries(self) -> list[_Entry]:
+        """Return what is queued, waiting for something; nothing once the line is to end."""
+        queue = self._queue
+        while not queue:
+            if self._phase is _Phase.CLOSING:
+                return []
+            self._wake.clear()
+            self._idle = True
+            if not queue and self._phase is not _Phase.CLOSING:
+                await self._wake.wait()
+            self._idle = False
+        return [queue.popleft() for _ in range(min(len(queue), self._batch_max))]
+
+    async def _run_batch(self, entries: Sequence[_Entry]) -> list[Answer]:
+        """Return an answer for each entry, whatever happens."""
+        if self._fault is not None:
+            return [self._fresh_fault() for _ in entries]
+        probe = None
+        if self._crash_points is not None and isinstance(mutation := entries[0].job, Mutation):
+            label = mutation.label
+
+            def probe(boundary: str) -> None:
+                self._pass_point(f"{label}/{boundary}")
+
+        try:
+            return await self._store.run([entry.job for entry in entries], probe)
+        except RuntimeKilled as killed:
+            self._set_fault(killed, "the runtime was killed")
+            self._store.refuse(killed)
+            await self._close_store()
+        except Exception as error:  # noqa: BLE001 - becomes the sticky fault
+            self._set_fault(error)
+        return [self._fresh_fault() for _ in entries]

@@ -1,0 +1,268 @@
+-- The schema of a fencepost store, version 1.
+--
+-- Every named CHECK repeats a law of mailbox/records.py, every unique index and foreign key one that needs more than
+-- one row, and every trigger one that needs the row before and after (protocol-intent.md section 10).  tests/mailbox
+-- compares the vocabularies with the enums and breaks each law by hand.
+--
+-- Foreign keys carry the pane's id, so that what belongs together also belongs to one pane.
+
+CREATE TABLE intents (
+    intent_id            TEXT    NOT NULL PRIMARY KEY,
+    pane_id              TEXT    NOT NULL,
+    revision             INTEGER NOT NULL,
+    seq                  INTEGER NOT NULL,
+    kind                 TEXT    NOT NULL,
+    from_base            TEXT    NOT NULL,
+    to_base              TEXT    NOT NULL,
+    classification_op    TEXT    NOT NULL,
+    detected_at          INTEGER NOT NULL,
+    state                TEXT    NOT NULL,
+    reason               TEXT,
+    bundle_path          TEXT,
+    bundle_fingerprint   TEXT,
+    recovery_details     TEXT,
+    resolution           TEXT,
+    resolved_by          TEXT,
+    discarded            INTEGER NOT NULL,
+    planned_op           TEXT,
+    starting_op          TEXT,
+    result_op            TEXT,
+    workspace_commit     TEXT,
+    payload              BLOB,
+    payload_sha256       TEXT,
+    anchor_change_id     TEXT,
+    anchor_commit_id     TEXT,
+    anchor_op_id         TEXT,
+    prepared_at          INTEGER,
+    delivered_at         INTEGER,
+    consumed_at          INTEGER,
+    acknowledged_at      INTEGER,
+    mode                 TEXT,
+    incarnation_id       TEXT,
+    turn_id              TEXT,
+    turn_ordinal         INTEGER,
+    batch_id             TEXT,
+    bound_at             INTEGER,
+    batch_completed_at   INTEGER,
+    payload_offered_at   INTEGER,
+    startup_delivery_id  TEXT,
+    handshake_at         INTEGER,
+    soft_redeliveries    INTEGER NOT NULL,
+    epoch                INTEGER NOT NULL,
+    exhausted_at         INTEGER,
+    approval             TEXT,
+
+    CONSTRAINT intent_counts_from_1 CHECK (revision >= 1 AND seq >= 1),
+    CONSTRAINT intent_kind_is_known CHECK (kind IN ('native_rewrite', 'parent_advance')),
+    CONSTRAINT intent_state_is_known CHECK (
+        state IN ('detected', 'reconciling', 'materialized', 'delivered', 'acknowledged', 'recovery_required',
+                  'topology_diverged', 'superseded')
+    ),
+    CONSTRAINT intent_mode_is_known CHECK (mode IN ('soft_batch', 'restart_startup')),
+    CONSTRAINT intent_discarded_is_boolean CHECK (discarded IN (0, 1)),
+    CONSTRAINT intent_prepared_is_all_or_none CHECK (
+        (result_op IS NULL) + (workspace_commit IS NULL) + (payload IS NULL) + (payload_sha256 IS NULL)
+        + (anchor_change_id IS NULL) + (anchor_commit_id IS NULL) + (anchor_op_id IS NULL) + (prepared_at IS NULL)
+        IN (0, 8)
+    ),
+    CONSTRAINT intent_payload_fits_state CHECK (
+        (state IN ('materialized', 'delivered', 'acknowledged')) = (payload IS NOT NULL)
+    ),
+    CONSTRAINT intent_delivered_has_time CHECK (state <> 'delivered' OR delivered_at IS NOT NULL),
+    CONSTRAINT intent_acknowledged_has_time CHECK ((state = 'acknowledged') = (acknowledged_at IS NOT NULL)),
+    CONSTRAINT intent_acknowledged_was_delivered CHECK (
+        state <> 'acknowledged' OR delivered_at IS NOT NULL OR discarded
+    ),
+    CONSTRAINT intent_delivered_before_acknowledged CHECK (delivered_at <= acknowledged_at),
+    CONSTRAINT intent_consumed_was_delivered CHECK (consumed_at IS NULL OR delivered_at IS NOT NULL),
+    CONSTRAINT intent_soft_tuple_is_all_or_none CHECK (
+        (turn_id IS NULL) + (turn_ordinal IS NULL) + (batch_id IS NULL) + (bound_at IS NULL) IN (0, 4)
+    ),
+    CONSTRAINT intent_soft_batch_has_its_tuple CHECK ((mode IS 'soft_batch') = (batch_id IS NOT NULL)),
+    CONSTRAINT intent_restart_has_its_startup CHECK ((mode IS 'restart_startup') = (startup_delivery_id IS NOT NULL)),
+    CONSTRAINT intent_mode_has_its_incarnation CHECK ((mode IS NULL) = (incarnation_id IS NULL)),
+    CONSTRAINT intent_unbound_state_has_no_proof CHECK (
+        state NOT IN ('detected', 'acknowledged', 'superseded') OR mode IS NULL
+    ),
+    CONSTRAINT intent_completion_is_soft CHECK (
+        mode IS 'soft_batch' OR (batch_completed_at IS NULL AND payload_offered_at IS NULL)
+    ),
+    CONSTRAINT intent_restart_is_prepared CHECK (
+        mode IS NOT 'restart_startup' OR state IN ('materialized', 'delivered', 'acknowledged')
+    ),
+    CONSTRAINT intent_handshake_is_of_a_restart CHECK (handshake_at IS NULL OR mode IS 'restart_startup'),
+    CONSTRAINT intent_handshake_is_a_delivery CHECK (handshake_at IS NULL OR state = 'delivered'),
+    CONSTRAINT intent_exhausted_has_its_approval CHECK ((exhausted_at IS NULL) = (approval IS NULL)),
+    CONSTRAINT intent_exhausted_is_a_restart CHECK (exhausted_at IS NULL OR mode IS 'restart_startup'),
+    CONSTRAINT intent_plan_names_both_operations CHECK ((planned_op IS NULL) = (starting_op IS NULL)),
+    CONSTRAINT intent_has_pane UNIQUE (intent_id, pane_id),
+    CONSTRAINT intent_incarnation_is_of_its_pane
+        FOREIGN KEY (incarnation_id, pane_id) REFERENCES incarnations (incarnation_id, pane_id)
+) STRICT;
+
+CREATE UNIQUE INDEX intents_pane_seq ON intents (pane_id, seq);
+CREATE UNIQUE INDEX intents_one_active_a_pane ON intents (pane_id)
+    WHERE state IN ('reconciling', 'materialized', 'delivered', 'recovery_required');
+CREATE INDEX intents_unresolved ON intents (pane_id, seq) WHERE state NOT IN ('acknowledged', 'superseded');
+CREATE INDEX intents_by_state ON intents (state) WHERE state NOT IN ('acknowledged', 'superseded');
+
+CREATE TRIGGER intent_acknowledged_is_final BEFORE UPDATE ON intents
+WHEN OLD.state = 'acknowledged'
+BEGIN
+    SELECT RAISE(ABORT, 'an acknowledged intent is never written again');
+END;
+
+CREATE TRIGGER intent_prepared_is_final BEFORE UPDATE ON intents
+WHEN OLD.prepared_at IS NOT NULL AND (
+    NEW.prepared_at IS NOT OLD.prepared_at
+    OR NEW.payload_sha256 IS NOT OLD.payload_sha256
+    OR NEW.payload IS NOT OLD.payload
+    OR NEW.result_op IS NOT OLD.result_op
+    OR NEW.workspace_commit IS NOT OLD.workspace_commit
+    OR NEW.anchor_change_id IS NOT OLD.anchor_change_id
+    OR NEW.anchor_commit_id IS NOT OLD.anchor_commit_id
+    OR NEW.anchor_op_id IS NOT OLD.anchor_op_id
+    OR NEW.to_base IS NOT OLD.to_base
+)
+BEGIN
+    SELECT RAISE(ABORT, 'what was prepared never changes');
+END;
+
+CREATE TRIGGER intent_delivered_at_is_final BEFORE UPDATE OF delivered_at ON intents
+WHEN OLD.delivered_at IS NOT NULL AND NEW.delivered_at IS NOT OLD.delivered_at
+BEGIN
+    SELECT RAISE(ABORT, 'the first delivery time stays');
+END;
+
+CREATE TABLE triggers (
+    pane_id      TEXT    NOT NULL,
+    operation_id TEXT    NOT NULL,
+    intent_id    TEXT    NOT NULL,
+    position     INTEGER NOT NULL,
+    at           INTEGER NOT NULL,
+
+    PRIMARY KEY (pane_id, operation_id),
+    CONSTRAINT trigger_intent_is_of_its_pane FOREIGN KEY (intent_id, pane_id) REFERENCES intents (intent_id, pane_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX triggers_of_intent ON triggers (intent_id, position);
+
+CREATE TABLE incarnations (
+    incarnation_id         TEXT    NOT NULL PRIMARY KEY,
+    pane_id                TEXT    NOT NULL,
+    revision               INTEGER NOT NULL,
+    epoch                  INTEGER NOT NULL,
+    harness                TEXT    NOT NULL,
+    session_id             TEXT,
+    soft_batches           INTEGER NOT NULL,
+    turn_order             INTEGER NOT NULL,
+    launched_at            INTEGER NOT NULL,
+    retired_at             INTEGER,
+    retire_reason          TEXT,
+    relaunch               INTEGER NOT NULL,
+    delivered_intent_id    TEXT,
+    startup_intent_id      TEXT,
+    startup_delivery_id    TEXT,
+    startup_payload_sha256 TEXT,
+    startup_epoch          INTEGER,
+    startup_attempt        INTEGER,
+
+    CONSTRAINT incarnation_counts_from_1 CHECK (revision >= 1 AND epoch >= 1),
+    CONSTRAINT incarnation_flags_are_boolean CHECK (
+        soft_batches IN (0, 1) AND turn_order IN (0, 1) AND relaunch IN (0, 1)
+    ),
+    CONSTRAINT incarnation_startup_is_all_or_none CHECK (
+        (startup_intent_id IS NULL) + (startup_delivery_id IS NULL) + (startup_payload_sha256 IS NULL)
+        + (startup_epoch IS NULL) + (startup_attempt IS NULL) IN (0, 5)
+    ),
+    CONSTRAINT incarnation_retired_has_no_marker CHECK (retired_at IS NULL OR delivered_intent_id IS NULL),
+    CONSTRAINT incarnation_live_is_not_replaced CHECK (retired_at IS NOT NULL OR NOT relaunch),
+    CONSTRAINT incarnation_retired_has_its_reason CHECK ((retired_at IS NULL) = (retire_reason IS NULL)),
+    CONSTRAINT incarnation_has_pane UNIQUE (incarnation_id, pane_id),
+    CONSTRAINT incarnation_marker_is_of_its_pane
+        FOREIGN KEY (delivered_intent_id, pane_id) REFERENCES intents (intent_id, pane_id),
+    CONSTRAINT incarnation_startup_is_of_its_pane
+        FOREIGN KEY (startup_intent_id, pane_id) REFERENCES intents (intent_id, pane_id)
+) STRICT;
+
+CREATE UNIQUE INDEX incarnations_pane_epoch ON incarnations (pane_id, epoch);
+CREATE UNIQUE INDEX incarnations_one_live_a_pane ON incarnations (pane_id) WHERE retired_at IS NULL;
+CREATE UNIQUE INDEX incarnations_startup_delivery ON incarnations (startup_delivery_id)
+    WHERE startup_delivery_id IS NOT NULL;
+CREATE UNIQUE INDEX incarnations_marker ON incarnations (delivered_intent_id) WHERE delivered_intent_id IS NOT NULL;
+CREATE INDEX incarnations_session ON incarnations (session_id) WHERE session_id IS NOT NULL;
+CREATE INDEX incarnations_startup_intent ON incarnations (startup_intent_id, startup_epoch)
+    WHERE startup_intent_id IS NOT NULL;
+CREATE INDEX incarnations_relaunch ON incarnations (pane_id) WHERE relaunch = 1;
+
+CREATE TRIGGER incarnation_retired_is_final BEFORE UPDATE OF retired_at ON incarnations
+WHEN OLD.retired_at IS NOT NULL AND NEW.retired_at IS NOT OLD.retired_at
+BEGIN
+    SELECT RAISE(ABORT, 'a retired incarnation stays retired');
+END;
+
+CREATE TABLE admissions (
+    incarnation_id TEXT    NOT NULL,
+    turn_id        TEXT    NOT NULL,
+    batch_id       TEXT    NOT NULL,
+    pane_id        TEXT    NOT NULL,
+    turn_ordinal   INTEGER,
+    decision       TEXT    NOT NULL,
+    intent_id      TEXT,
+    at             INTEGER NOT NULL,
+
+    PRIMARY KEY (incarnation_id, turn_id, batch_id),
+    CONSTRAINT admission_decision_is_known CHECK (decision IN ('pass', 'block')),
+    CONSTRAINT admission_block_names_its_intent CHECK ((decision = 'block') = (intent_id IS NOT NULL)),
+    CONSTRAINT admission_turn_has_its_ordinal CHECK ((turn_id = '') = (turn_ordinal IS NULL)),
+    CONSTRAINT admission_incarnation_is_of_its_pane
+        FOREIGN KEY (incarnation_id, pane_id) REFERENCES incarnations (incarnation_id, pane_id),
+    CONSTRAINT admission_intent_is_of_its_pane FOREIGN KEY (intent_id, pane_id) REFERENCES intents (intent_id, pane_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE projections (
+    intent_id TEXT    NOT NULL PRIMARY KEY,
+    pane_id   TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+
+    CONSTRAINT projection_intent_is_of_its_pane FOREIGN KEY (intent_id, pane_id) REFERENCES intents (intent_id, pane_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE transcript (
+    dedup_key TEXT    NOT NULL PRIMARY KEY,
+    intent_id TEXT    NOT NULL,
+    payload   BLOB    NOT NULL,
+    at        INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE events (
+    seq     INTEGER NOT NULL PRIMARY KEY,
+    at      INTEGER NOT NULL,
+    kind    TEXT    NOT NULL,
+    address TEXT    NOT NULL,
+    data    TEXT    NOT NULL,
+
+    CONSTRAINT event_seq_counts_from_1 CHECK (seq >= 1)
+) STRICT;
+
+CREATE TABLE dead_letters (
+    seq            INTEGER NOT NULL PRIMARY KEY,
+    at             INTEGER NOT NULL,
+    address        TEXT    NOT NULL,
+    call           TEXT    NOT NULL,
+    incarnation_id TEXT,
+    reason         TEXT    NOT NULL,
+    detail         TEXT    NOT NULL,
+
+    CONSTRAINT dead_letter_seq_counts_from_1 CHECK (seq >= 1)
+) STRICT;
+
+-- Trimming events must not let their numbers come back: this one row remembers the last number trimmed away.
+CREATE TABLE trimmed (
+    only             INTEGER NOT NULL PRIMARY KEY,
+    last_event_seq   INTEGER NOT NULL,
+
+    CONSTRAINT trimmed_is_one_row CHECK (only = 1)
+) STRICT;
+
+INSERT INTO trimmed VALUES (1, 0);

@@ -1,0 +1,197 @@
+"""What the mutation line asks of a store, and how a URL becomes one.
+
+    memory://          rows that live as long as this one store object
+    memory://NAME      rows that live as long as the process; closed, killed or not, they can be opened again
+    sqlite:///PATH     one file, PATH relative to the working directory; sqlite:////PATH is absolute
+
+A store has two sides.  The *writing* side belongs to one runtime at a time and is used by the line's thread alone; it
+takes whole batches, so that a batch costs one hop however many statements it needs.  The *reading* side is plain
+blocking calls on a connection of its own, safe beside an open runtime and useful without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
+
+from attrs import frozen
+
+from fencepost.mailbox.errors import FencepostError, InvalidStoreUrl
+from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import Record
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "SCHEMES",
+    "Answer",
+    "Job",
+    "Load",
+    "LoadDeadLetters",
+    "LoadEvents",
+    "Probe",
+    "Store",
+    "StoreReader",
+    "open_reader",
+    "open_store",
+    "trim_to",
+]
+
+R = TypeVar("R", bound=Record)
+
+SCHEMA_VERSION: Final = 1
+SCHEMES: Final = ("memory://", "memory://NAME", "sqlite:///PATH")
+
+
+@frozen
+class Load:
+    """Answer each query with its records, all from the same moment."""
+
+    queries: tuple[Query[Record], ...]
+
+
+@frozen
+class LoadEvents:
+    """Answer the stored events with a seq over `after`, oldest first, at most `limit`."""
+
+    after: int
+    limit: int | None
+
+
+@frozen
+class LoadDeadLetters:
+    """Answer the dead letters with a seq over `after`, oldest first, at most `limit`."""
+
+    after: int
+    limit: int | None
+
+
+Job: TypeAlias = Mutation | Load | LoadEvents | LoadDeadLetters
+
+Answer: TypeAlias = tuple[Event, ...] | list[list[Record]] | list[Event] | list[DeadLetter] | FencepostError
+"""A job's answer.  A tuple of events answers a mutation and nothing else does; an error is that job's alone."""
+
+Probe: TypeAlias = Callable[[str], None]
+"""Called with `begun`, `written` and `committed` as a batch of one mutation gets there, the last two only if the mutation
+was not refused; what it raises ends the store's life."""
+
+
+class Store(Protocol):
+    """The writing side, for the line's thread; only `refuse` and `reader` may be called from others."""
+
+    @property
+    def url(self) -> str:
+        """The URL it was made from."""
+        ...
+
+    async def open(self, events_kept_max: int) -> None:
+        """Take ownership and make ready; on an error nothing stays open or owned.
+
+        Raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or `StoreFault`; all leave the stored data untouched.
+        """
+        ...
+
+    async def run(self, jobs: Sequence[Job], probe: Probe | None = None) -> list[Answer]:
+        """Run `jobs` in order in one transaction; on return all of it is durable, and each job has its answer.
+
+        A mutation that a guard, a constraint or one of its own values forbids is answered with `MutationRefused` and
+        leaves nothing; a load that meets a record no protocol can have written is answered with `CorruptRecord`.
+        Anything else that fails is raised, and then nothing of the batch is visible.
+        """
+        ...
+
+    def refuse(self, cause: BaseException) -> None:
+        """From now on refuse every call, also the running one at its next step.  Thread-safe, at once."""
+        ...
+
+    async def close(self) -> None:
+        """Give everything back, ownership last; what was not committed is gone.  Does nothing the second time."""
+        ...
+
+    def reader(self) -> StoreReader:
+        """Open the reading side of this very store (which must have been opened once)."""
+        ...
+
+
+class StoreReader(Protocol):
+    """The reading side: blocking calls, each of which sees only what is durable.  Use it from one thread at a time."""
+
+    def select(self, query: Query[R]) -> list[R]:
+        """Return the records that match.  Raises `CorruptRecord` or `StoreFault`."""
+        ...
+
+    def count(self, query: Query[R]) -> int:
+        """Return how many records match (order and limit do not matter)."""
+        ...
+
+    def events(self, after: int = 0, limit: int | None = None) -> list[Event]:
+        """Return the stored events with a seq over `after`, oldest first."""
+        ...
+
+    def dead_letters(self, after: int = 0, limit: int | None = None) -> list[DeadLetter]:
+        """Return the dead letters with a seq over `after`, oldest first."""
+        ...
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Within it every call sees one and the same moment."""
+        ...
+
+    def close(self) -> None:
+        """Give the connection back."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def trim_to(last_seq: int, trimmed_seq: int, events_kept_max: int) -> int | None:
+    """Return the last event seq to trim away now, or None while that can wait.
+
+    Trimming is put off until it removes about a hundredth of what is kept, so that it costs next to nothing.
+    """
+    if last_seq - trimmed_seq <= events_kept_max + events_kept_max // 100:
+        return None
+    return last_seq - events_kept_max
+
+
+def _parse(url: str) -> tuple[str, str]:
+    """Return the scheme and what it names; raise `InvalidStoreUrl` where the two do not fit."""
+    scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
+    if not separator or scheme not in {"memory", "sqlite"}:
+        raise InvalidStoreUrl(url, f"known are {', '.join(SCHEMES)}")
+    if scheme == "memory":
+        return scheme, rest
+    if not rest.startswith("/") or rest in {"/", "//"}:
+        raise InvalidStoreUrl(url, "a file is sqlite:///relative or sqlite:////absolute")
+    return scheme, rest[1:]
+
+
+def open_store(url: str) -> Store:
+    """Return the store that `url` names, not opened yet; nothing is touched.  Raises `InvalidStoreUrl`."""
+    scheme, rest = _parse(url)
+    if scheme == "memory":
+        from fencepost.mailbox.stores.memory import MemoryStore
+
+        return MemoryStore(rest or None)
+    from fencepost.mailbox.stores.sqlite import SqliteStore
+
+    return SqliteStore(Path(rest), url=url)
+
+
+def open_reader(url: str) -> StoreReader:
+    """Open the reading side of the store that `url` names; it needs no runtime and disturbs none.
+
+    Creates nothing: a store that does not exist is a `StoreFault`.  Also raises `SchemaTooNew`, `CorruptRecord` and
+    `InvalidStoreUrl`.
+    """
+    scheme, rest = _parse(url)
+    if scheme == "memory":
+        from fencepost.mailbox.stores.memory import reader_of
+
+        return reader_of(rest)
+    from fencepost.mailbox.stores.sqlite import SqliteReader
+
+    return SqliteReader(Path(rest))

@@ -1,0 +1,47 @@
+"""The runtime's options, with the contract's defaults (G-3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import Attribute, field, frozen
+
+from fencepost.actors.pane_state import Limits
+
+__all__ = ["Options"]
+
+
+def _at_least(minimum: float) -> Callable[[object, Attribute[Any], Any], None]:
+    def check(_options: object, attribute: Attribute[Any], value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= minimum:
+            raise ValueError(f"Options.{attribute.name} must be at least {minimum}, not {value!r}")
+
+    return check
+
+
+@frozen(kw_only=True)
+class Options:
+    """Bounds of one runtime.  `_seconds` are seconds, `_bytes_max` bytes, the other numbers counts."""
+
+    startup_attempts_max: int = field(default=3, validator=_at_least(1))
+    soft_redeliveries_max: int = field(default=1, validator=_at_least(0))
+    sibling_wait_seconds: float = field(default=5.0, validator=_at_least(0))
+    close_seconds: float = field(default=5.0, validator=_at_least(0))
+    crashes_max: int = field(default=5, validator=_at_least(0))
+    crash_window_seconds: float = field(default=60.0, validator=_at_least(0))
+    inbox_max: int = field(default=1024, validator=_at_least(1))
+    payload_bytes_max: int = field(default=1_048_576, validator=_at_least(0))
+    result_bytes_max: int = field(default=1_048_576, validator=_at_least(0))
+    tool_grace_seconds: float = field(default=5.0, validator=_at_least(0))
+    idle_seconds: float = field(default=30.0, validator=_at_least(0))
+    events_kept_max: int = field(default=100_000, validator=_at_least(1))
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds the pure decisions obey."""
+        return Limits(
+            startup_attempts_max=self.startup_attempts_max,
+            soft_redeliveries_max=self.soft_redeliveries_max,
+            payload_bytes_max=self.payload_bytes_max,
+        )

@@ -1,0 +1,315 @@
+"""Who is awake: activation on demand, sleep, death, restart and quarantine.
+
+Theory of operation
+===================
+
+An address is a name, an activation is a life.  `ask` finds the address's actor or starts one; the actor reads its
+state from the store and serves.  Three things end an activation:
+
+* it *finishes* or falls *asleep*: nothing is owed, nobody waits; the next message starts another one;
+* it *dies*: an exception nobody planned for, or a kill.  Its caller, its parked callers and its inbox get
+  `ActorCrashed`, the crash is an event, and the next activation starts at once from the store.  More than
+  `crashes_max` deaths within `crash_window_seconds` quarantine the address instead, until `revive`;
+* the *runtime* ends, by closing or by a fault: everybody gets `MailboxClosed` or `StoreFault`.
+
+Activations are numbered per address; whatever an earlier number still says is fenced by the actor.  All of this runs
+in one trio task tree and needs no locks: a step without an await is atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import trio
+
+from fencepost.actors.actor import Actor
+from fencepost.actors.calls import Call, Join
+from fencepost.actors.intent_actor import IntentActor
+from fencepost.actors.messages import Launcher, Reconciler, Transcript
+from fencepost.actors.pane_actor import PaneActor
+from fencepost.mailbox.address import Address
+from fencepost.mailbox.envelope import Envelope, ReplySlot
+from fencepost.mailbox.errors import (
+    ActorCrashed,
+    ActorQuarantined,
+    CorruptRecord,
+    FencepostError,
+    MailboxClosed,
+    StoreFault,
+)
+from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import Mutation, NewEvent
+from fencepost.mailbox.ports import ActorKilled, Clock, CrashPoints, IdSource, Kill, RuntimeKilled
+from fencepost.supervisor.hosts import Host
+from fencepost.supervisor.options import Options
+from fencepost.supervisor.restart_policy import CrashHistory
+
+__all__ = ["Registry"]
+
+SWEEPS_PER_IDLE: Final = 4
+"""How often within `idle_seconds` the sleepers are looked for; an actor sleeps at most a quarter too late."""
+
+
+class Registry:
+    """The actors of one runtime; the `System` its actors see."""
+
+    def __init__(  # noqa: PLR0913 - a runtime's parts, each by name
+        self,
+        *,
+        line: MutationLine,
+        host: Host,
+        clock: Clock,
+        ids: IdSource,
+        options: Options,
+        nursery: trio.Nursery,
+        reconciler: Reconciler | None,
+        launcher: Launcher | None,
+        transcript: Transcript | None,
+        crash_points: CrashPoints | None,
+        on_fault: Callable[[], None],
+    ) -> None:
+        self.line = line
+        self.clock = clock
+        self.ids = ids
+        self.limits = options.limits
+        self.inbox_max = options.inbox_max
+        self.nursery = nursery
+        self.reconciler = reconciler
+        self.launcher = launcher
+        self.transcript = transcript
+        self.callback = host.callback
+        self.call_from_host = host.call
+        self._options = options
+        self._crash_points = crash_points
+        self._awake: dict[str, Actor] = {}
+        self._activations: dict[str, int] = {}
+        self._histories: dict[str, CrashHistory] = {}
+        self._anybody = trio.Event()
+        self._closed = False
+        self._faulted = False
+        self._on_fault = on_fault
+
+    # -- what actors ask for --
+
+    @property
+    def chaotic(self) -> bool:
+        """Whether chaos points are to be passed at all."""
+        return self._crash_points is not None
+
+    def passed(self, point: str) -> Kill | None:
+        """Pass a chaos point; a `Kill.RUNTIME` has killed the runtime when this returns."""
+        if self._crash_points is None:
+            return None
+        kill = self._crash_points.passed(point)
+        if kill is Kill.RUNTIME:
+            self.line.kill(RuntimeKilled(point))
+            self.fault()
+        return kill
+
+    async def ask(self, address: str, message: Call) -> object:
+        """Send a message to an actor, starting it if need be, and wait for its answer.
+
+        Raises what the actor answers with, `ActorCrashed`, `ActorQuarantined`, `MailboxClosed` or `StoreFault`.
+        """
+        actor = self._awake.get(address)
+        if actor is None or self.line.fault is not None:
+            actor = self._start(address, message.seen if isinstance(message, Join) else None)
+        reply: ReplySlot[object] = ReplySlot()
+        try:
+            await actor.inbox.put(Envelope(address, message, reply))
+        except MailboxClosed:
+            raise self._obituary(actor) from None
+        return await reply.wait()
+
+    def wake(self, address: str) -> None:
+        """Make sure an actor is awake, without a message."""
+        if address not in self._awake:
+            self._start(address)
+
+    # -- activations --
+
+    def _require_open(self) -> None:
+        fault = self.line.fault
+        if fault is not None:
+            error = StoreFault(str(fault))
+            raise error from fault.__cause__
+        if self._closed:
+            raise MailboxClosed("the runtime is closed")
+
+    def _start(self, address: str, seen: object = None) -> Actor:
+        self._require_open()
+        if self._histories.get(address, CrashHistory()).quarantined:
+            raise ActorQuarantined(address)
+        activation = self._activations.get(address, 0) + 1
+        self._activations[address] = activation
+        actor = self._make(address, activation, seen)
+        self._awake[address] = actor
+        self.nursery.start_soon(self._live, actor)
+        self._anybody.set()
+        return actor
+
+    def _make(self, address: str, activation: int, seen: object) -> Actor:
+        kind = Address.parse(address).kind
+        if kind == PaneActor.KIND:
+            return PaneActor(address, activation, self)
+        if kind == IntentActor.KIND:
+            return IntentActor(address, activation, self, seen)  # type: ignore[arg-type] - from a Join's own field
+        raise MailboxClosed(f"no actor answers at {address}")
+
+    async def _live(self, actor: Actor) -> None:
+        """One activation from its start to its end, whatever that is."""
+        error: BaseException | None = None
+        try:
+            with actor.scope:
+                await actor.run()
+        except Exception as raised:  # noqa: BLE001 - an actor's death is the supervisor's business, never trio's
+            error = raised
+        error = actor.fatal or error
+        if self._awake.get(actor.address) is actor:
+            del self._awake[actor.address]
+        actor.end_children()
+        if error is None:
+            self._settle(actor, MailboxClosed("the runtime is closed"))
+            return
+        await self._bury(actor, error)
+
+    async def _bury(self, actor: Actor, error: BaseException) -> None:
+        """Tell everybody who waited, tell the followers, and start the next life."""
+        lost = error if isinstance(error, StoreFault) else ActorCrashed(actor.address, actor.activation, repr(error))
+        self._settle(actor, lost)
+        if isinstance(error, RuntimeKilled) or self.line.fault is not None:
+            self.fault()
+            return
+        if self._closed:
+            return
+        history = self._histories.get(actor.address, CrashHistory()).crashed(
+            self.clock.monotonic(), self._options.crashes_max, self._options.crash_window_seconds
+        )
+        self._histories[actor.address] = history
+        await self._tell_crash(actor, error, quarantined=history.quarantined)
+        # A record that cannot be read will not get better by reading it again: the next call tries.
+        if not history.quarantined and not isinstance(error, CorruptRecord) and not self._closed:
+            self._restart(actor.address)
+
+    def _restart(self, address: str) -> None:
+        try:
+            self.wake(address)
+        except FencepostError:
+            return  # the runtime ended meanwhile; whoever asks is told
+
+    async def _tell_crash(self, actor: Actor, error: BaseException, *, quarantined: bool) -> None:
+        events = [
+            NewEvent(
+                kind="actor.crashed",
+                address=actor.address,
+                at=self.clock.now_ns(),
+                data={"activation": actor.activation, "cause": repr(error)},
+            )
+        ]
+        if quarantined:
+            events.append(NewEvent(kind="actor.quarantined", address=actor.address, at=self.clock.now_ns(), data={}))
+        await self._tell(f"supervisor.{'quarantined' if quarantined else 'crashed'}", events)
+
+    async def _tell(self, label: str, events: Iterable[NewEvent]) -> None:
+        """Commit events of the supervisor's own; if even that fails the line's fault says so to everybody."""
+        try:
+            await self.line.commit(Mutation(label=label, events=tuple(events)))
+        except (StoreFault, MailboxClosed, ActorKilled):
+            return
+
+    def _settle(self, actor: Actor, error: BaseException) -> None:
+        """Answer everybody who waits for this activation with an error of their own."""
+        envelopes = [actor.current, *actor.leftovers(), *actor.inbox.close()]
+        for envelope in envelopes:
+            if envelope is not None and not envelope.reply.settled:
+                envelope.reply.fail(_own(error))
+
+    def _obituary(self, actor: Actor) -> BaseException:
+        """What to tell a caller whose message found its actor gone."""
+        fault = self.line.fault
+        if fault is not None:
+            return StoreFault(str(fault))
+        if self._closed:
+            return MailboxClosed("the runtime is closed")
+        return ActorCrashed(actor.address, actor.activation)
+
+    # -- sleep --
+
+    async def put_sleepers_to_bed(self) -> None:
+        """Run for ever: end activations that owe nothing and were idle for `idle_seconds`."""
+        pause = max(self._options.idle_seconds / SWEEPS_PER_IDLE, 0.01)
+        while True:
+            await self._anybody.wait()
+            await trio.sleep(pause)
+            before = self.clock.monotonic() - self._options.idle_seconds
+            for actor in list(self._awake.values()):
+                if actor.busy_at <= before and actor.current is None and not actor.owes and len(actor.inbox) == 0:
+                    del self._awake[actor.address]
+                    actor.scope.cancel()
+            if not self._awake:
+                self._anybody = trio.Event()
+
+    # -- chaos, revival, the end --
+
+    @property
+    def awake(self) -> list[str]:
+        """The addresses that are awake."""
+        return list(self._awake)
+
+    @property
+    def quarantined(self) -> list[str]:
+        """The addresses that crashed too often."""
+        return [address for address, history in self._histories.items() if history.quarantined]
+
+    def kill(self, address: str) -> None:
+        """Kill an activation, as chaos would; a sleeping address is left alone."""
+        actor = self._awake.get(address)
+        if actor is not None:
+            actor.crash(ActorKilled(f"kill({address!r})"))
+
+    async def revive(self, address: str) -> bool:
+        """Lift a quarantine; answers whether there was one."""
+        if not self._histories.get(address, CrashHistory()).quarantined:
+            return False
+        del self._histories[address]
+        event = NewEvent(kind="actor.revived", address=address, at=self.clock.now_ns(), data={})
+        await self.line.commit(Mutation(label="supervisor.revived", events=(event,)))
+        self.wake(address)
+        return True
+
+    def fault(self) -> None:
+        """The store is gone: end every activation; their callers get the fault."""
+        fault = self.line.fault
+        if self._faulted or fault is None:
+            return
+        self._faulted = True
+        self._on_fault()
+        for actor in list(self._awake.values()):
+            actor.crash(fault)
+
+    def close(self) -> None:
+        """Start nothing more and end every activation; what is in the line will still be committed."""
+        self._closed = True
+        for actor in list(self._awake.values()):
+            actor.scope.cancel()
+
+
+def _own(error: BaseException) -> BaseException:
+    """A fresh copy for each caller, so that tracebacks do not pile up on a shared one."""
+    match error:
+        case CorruptRecord():
+            return error
+        case StoreFault():
+            own: BaseException = StoreFault(str(error))
+            own.__cause__ = error.__cause__
+            return own
+        case ActorCrashed():
+            cause = str(error).partition(" died: ")[2]
+            return ActorCrashed(error.address, error.activation, cause)
+        case MailboxClosed():
+            return MailboxClosed(str(error))
+        case _:
+            return error
+
+

@@ -1,0 +1,256 @@
+"""`open_supervisor`: one runtime, from its opening to its end, inside a trio or an asyncio program.
+
+Theory of operation
+===================
+
+    host program ──call──▶ Runtime ──▶ Registry ──▶ actors ──▶ MutationLine ──▶ store
+                 ◀─callback─ Reconciler, Launcher, Transcript (on the host's own loop)
+
+A runtime is a background service of its host (`hosts.py`): it opens the line, wakes what the store is owed, and lives
+until it is told to stop.  Nothing that happens in it can cancel the host's block.  Closing is: take no more calls,
+answer everybody who waits, let the line finish what is queued, give the store back; bounded by `close_seconds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import TracebackType
+from typing import TypeVar, TypeVarTuple, Unpack
+
+import trio
+
+from fencepost.actors.calls import Call
+from fencepost.actors.messages import Launcher, Reconciler, Transcript
+from fencepost.mailbox.errors import FencepostError, MailboxClosed, StoreFault
+from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import Event
+from fencepost.mailbox.ports import Clock, IdSource, RuntimeKilled, SystemClock, UuidSource
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import IncarnationRecord
+from fencepost.mailbox.stores.store import open_store
+from fencepost.supervisor.chaos import Chaos
+from fencepost.supervisor.events import EventHub
+from fencepost.supervisor.hosts import Host, Service, acquire_host
+from fencepost.supervisor.options import Options
+from fencepost.supervisor.recovery import recover
+from fencepost.supervisor.registry import Registry
+from fencepost.supervisor.status import RuntimeStatus, StoreCounts, count_store
+from fencepost.supervisor.supervisor import Supervisor
+
+__all__ = ["Runtime", "open_supervisor"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+def open_supervisor(  # noqa: PLR0913 - the contract's signature
+    store_url: str,
+    *,
+    reconciler: Reconciler | None = None,
+    launcher: Launcher | None = None,
+    transcript: Transcript | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    chaos: Chaos | None = None,
+    options: Options | None = None,
+) -> OpenSupervisor:
+    """Open a runtime over a store: `async with open_supervisor("sqlite:///bridge.db", …) as supervisor`.
+
+    The same under trio and asyncio.  On entering, what an earlier life left undone is taken up (contract I-16).
+    Entering raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or another `StoreFault`; an unknown kind of
+    `store_url` raises at once.  Leaving closes the runtime within `options.close_seconds`.
+    """
+    runtime = Runtime(
+        store_url,
+        reconciler=reconciler,
+        launcher=launcher,
+        transcript=transcript,
+        clock=clock or SystemClock(),
+        ids=ids or UuidSource(),
+        chaos=chaos,
+        options=options or Options(),
+    )
+    return OpenSupervisor(runtime)
+
+
+class OpenSupervisor:
+    """The async context manager `open_supervisor` returns; it can be entered once."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def __aenter__(self) -> Supervisor:
+        return await self._runtime.open()
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self._runtime.aclose()
+
+
+class Runtime:
+    """The parts of one open runtime, and the way in for its handles."""
+
+    line: MutationLine
+    _host: Host
+    _registry: Registry
+
+    def __init__(  # noqa: PLR0913
+        self,
+        store_url: str,
+        *,
+        reconciler: Reconciler | None,
+        launcher: Launcher | None,
+        transcript: Transcript | None,
+        clock: Clock,
+        ids: IdSource,
+        chaos: Chaos | None,
+        options: Options,
+    ) -> None:
+        self.options = options
+        self._store = open_store(store_url)
+        self._reconciler = reconciler
+        self._launcher = launcher
+        self._transcript = transcript
+        self._clock = clock
+        self._ids = ids
+        self._chaos = chaos
+        self._hub = EventHub()
+        self._service: Service[Supervisor] | None = None
+        self._stop: trio.Event | None = None
+        self._closed = False
+
+    # -- life --
+
+    async def open(self) -> Supervisor:
+        """Start the service and answer once the store is open and its debts are known."""
+        if self._service is not None or self._closed:
+            raise MailboxClosed("this runtime was opened before; call open_supervisor again")
+        self._host = await acquire_host()
+        try:
+            self._service = await self._host.start_service(self._run)
+        except BaseException:
+            await self._host.release()
+            raise
+        return Supervisor(self)
+
+    async def _run(self, started: Callable[[Supervisor], None]) -> None:
+        """The service: everything the runtime is, for as long as it is."""
+        self._stop = trio.Event()
+        self.line = MutationLine(
+            self._store,
+            on_committed=self._hub.committed,
+            crash_points=self._chaos,
+            events_kept_max=self.options.events_kept_max,
+        )
+        await self.line.start()
+        failure: FencepostError | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._registry = self._new_registry(nursery)
+                nursery.start_soon(self._registry.put_sleepers_to_bed)
+                try:
+                    await recover(self._registry, self.line)
+                except FencepostError as error:
+                    failure = error  # raised outside the nursery, which would wrap it in a group
+                else:
+                    started(Supervisor(self))
+                    await self._stop.wait()
+                self._registry.close()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._hub.close()
+            with trio.CancelScope(shield=True), trio.move_on_after(self.options.close_seconds):
+                await self.line.aclose()
+        if failure is not None:
+            raise failure
+
+    def _new_registry(self, nursery: trio.Nursery) -> Registry:
+        return Registry(
+            line=self.line,
+            host=self._host,
+            clock=self._clock,
+            ids=self._ids,
+            options=self.options,
+            nursery=nursery,
+            reconciler=self._reconciler,
+            launcher=self._launcher,
+            transcript=self._transcript,
+            crash_points=self._chaos,
+            on_fault=self._hub.faulted,
+        )
+
+    async def aclose(self) -> None:
+        """Close, bounded; the second time does nothing."""
+        if self._closed or self._service is None:
+            self._closed = True
+            return
+        self._closed = True
+        try:
+            await self._host.stop_service(self._service, self._ask_to_stop, self.options.close_seconds)
+        finally:
+            await self._host.release()
+
+    async def _ask_to_stop(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+
+    # -- the way in --
+
+    async def ask(self, address: str, message: Call) -> object:
+        """Send a message to an actor from the host's side."""
+        if self._closed:
+            raise MailboxClosed("the runtime is closed")
+        if self._host.direct:
+            return await self._registry.ask(address, message)
+        return await self._host.call(self._registry.ask, address, message)
+
+    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+        """Run a trio function of the runtime from the host's side."""
+        if self._closed:
+            raise MailboxClosed("the runtime is closed")
+        return await self._host.call(fn, *args)
+
+    def events(self, after: int, *, follow: bool) -> AsyncIterator[Event]:
+        """Follow the events from the host's side."""
+        return self._host.iterate(self._hub.follow(self.line, after, follow=follow))
+
+    # -- what the supervisor's handle asks for; trio side --
+
+    async def pane_of_session(self, session_id: str) -> str | None:
+        """The pane whose latest launch carries this session id."""
+        query = Query(
+            IncarnationRecord, {"session_id": session_id}, order_by=("launched_at", "epoch"), descending=True, limit=1
+        )
+        (rows,) = await self.line.load(query)
+        return rows[0].pane_id if rows else None
+
+    async def status(self) -> RuntimeStatus:
+        """Counts from the store, read beside the line, and the runtime's own."""
+        fault = self.line.fault
+        if fault is not None and isinstance(fault.__cause__, RuntimeKilled):
+            raise StoreFault(str(fault)) from fault.__cause__
+        counts = await self._host.to_thread(self._count)
+        return RuntimeStatus(
+            panes=counts.panes,
+            awake=len(self._registry.awake),
+            unresolved_intents=counts.unresolved_intents,
+            open_batches=0,
+            uncertain_deliveries=counts.uncertain_deliveries,
+            dead_letters=counts.dead_letters,
+            quarantined=tuple(self._registry.quarantined),
+            fault=None if fault is None else str(fault),
+            line_depth=self.line.depth,
+        )
+
+    def _count(self) -> StoreCounts:
+        with self._store.reader() as reader:
+            return count_store(reader)
+
+    async def kill(self, address: str) -> None:
+        """Kill an awake actor."""
+        self._registry.kill(address)
+
+    async def revive(self, address: str) -> bool:
+        """Lift a quarantine."""
+        return await self._registry.revive(address)

@@ -1,0 +1,59 @@
+"""Imports go one way, mailbox <- actors <- supervisor: also inside functions, for typing only, and by string."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+import pytest
+from source_imports import PACKAGES, Import, imports, imports_of, modules
+
+
+def wrong_way(name: str, found: Iterable[Import]) -> Iterator[str]:
+    """What is wrong with the imports of the module `name`, a sentence each."""
+    layer = PACKAGES.index(name.split(".")[1])
+    for item in found:
+        top, *rest = item.module.split(".")
+        if top in PACKAGES and not item.candidate:
+            yield f"line {item.line}: `{item.module}` is not this project's package, fencepost.{item.module} is"
+        elif top == "fencepost" and rest and rest[0] in PACKAGES[layer + 1 :]:
+            yield f"line {item.line}: {PACKAGES[layer]} is below {rest[0]} and must not import {item.module}"
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_go_one_way(name: str) -> None:
+    assert list(wrong_way(name, imports_of(name, modules()[name]))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("fencepost.mailbox.bad", "import fencepost.actors.actor"),
+        ("fencepost.mailbox.bad", "from fencepost import supervisor"),
+        ("fencepost.mailbox.bad", "from fencepost.actors import messages as m"),
+        ("fencepost.mailbox.bad", "from ..actors import messages"),
+        ("fencepost.mailbox.bad", "from .. import supervisor"),
+        ("fencepost.mailbox.stores.bad", "from ...supervisor.runtime import open_supervisor"),
+        ("fencepost.actors.bad", "def late():\n    from fencepost.supervisor import options"),
+        ("fencepost.actors.bad", "class A:\n    async def late(self):\n        import fencepost.supervisor"),
+        ("fencepost.actors.bad", "if TYPE_CHECKING:\n    import fencepost.supervisor"),
+        ("fencepost.actors.bad", "import typing as t\nif t.TYPE_CHECKING:\n    from ..supervisor import Pane"),
+        ("fencepost.actors.bad", "from importlib import import_module\nimport_module('fencepost.supervisor.cli')"),
+        ("fencepost.supervisor.bad", "import mailbox"),
+        ("fencepost.supervisor.bad", "from mailbox.records import Record"),
+    ],
+)
+def test_an_import_the_wrong_way_is_seen(name: str, source: str) -> None:
+    assert list(wrong_way(name, imports(ast.parse(source), name, is_package=False)))
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("fencepost.supervisor.good", "from fencepost.actors import messages\nfrom fencepost import mailbox"),
+        ("fencepost.actors.good", "from ..mailbox import records\nfrom . import messages\nimport trio"),
+        ("fencepost.mailbox.good", "'''The supervisor is fencepost.supervisor, says a docstring.'''"),
+    ],
+)
+def test_an_import_the_right_way_is_let_be(name: str, source: str) -> None:
+    assert not list(wrong_way(name, imports(ast.parse(source), name, is_package=False)))
