@@ -76,9 +76,10 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def first_sentence(documented: type) -> str:
-    """Return the first sentence of a docstring, on one line."""
+    """Return the first sentence of a docstring, on one line and without references to notes README does not show."""
     text = " ".join((inspect.getdoc(documented) or "").split())
-    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
+    sentence = re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
+    return re.sub(r" (\((section|note)[^)]*\)|\[[A-Z]\d+\])", "", sentence)
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -8,23 +8,22 @@ mutation as for five hundred, so whatever arrives while the store is busy goes i
 the scheduling there is: a FIFO, a thread that takes what is in it, and a rule that nobody is told anything before it
 is durable.
 
-    trio thread                          line thread (its own asyncio loop)            store
-    -----------                          ----------------------------------            -----
-    commit(): append, wake if idle
-              sleep                      take all that is queued
-              ...                        run(batch)  -------------------------------->  BEGIN … COMMIT, synced
-    deliver(): on_committed(events)  <-- one run_sync_soon for the whole batch
-               reschedule each caller
+    trio thread                                    the store's thread
+    -----------                                    ------------------
+    commit():  put into the FIFO, sleep   ------>  take all that is in it, or wait for the first
+               ...                                 BEGIN, each mutation, COMMIT, synced
+    deliver(): on_committed(events)      <------   one run_sync_soon for the whole batch
+               reschedule each caller              take all that came in the meantime …
 
-* The asyncio loop is private to the thread and no event loop policy is touched, so the host may be anything.  The
-  store's libraries are asyncio's, which is the only reason for that loop; trio tasks never see it.
-* The FIFO is a deque: append and popleft are atomic.  The line thread says that it is idle *before* it looks at the
-  deque for the last time, and a caller looks at that flag *after* it appended, so one of the two always sees the other
-  and a wake-up (a system call) is paid only by the first caller of a quiet line.
+* The libraries of the stores are asyncio's.  So the line starts a thread with an asyncio loop, private to it: no event
+  loop policy is touched, and the host may be anything.  On that loop the store is opened and closed; in between it is
+  handed `_work`, the loop of the picture, and runs it on whichever thread its data is nearest to.  A call and its
+  answer are then one wake-up each, which is most of what a single commit costs besides the sync.
+* The FIFO is a SimpleQueue.  A thread that is waiting in it needs no polling and no flag; None in it means the end.
 * A caller that is cancelled stops waiting; its mutation stands, because nobody could say how far it got.
 * Refused mutations and unreadable records are answers, for one caller each.  Whatever else a store raises is a fault:
   nothing of that batch is visible, and from then on every call raises `StoreFault` with that first cause.
-* The thread ends when it is told to and the FIFO is empty, also if nobody waits for it any more, and when the trio run
+* The thread ends when it finds the end in the FIFO, so everything before it is answered first, also if nobody waits for it any more, and when the trio run
   ends without `aclose` (a system task notices).
 
 With crash points
@@ -39,12 +38,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
+from functools import partial
 from itertools import chain
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import trio
 from outcome import Error, Value
@@ -55,7 +55,7 @@ from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
 from fencepost.mailbox.ports import ActorKilled, CrashPoints, Kill, RuntimeKilled
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadDeadLetters, LoadEvents, Store
+from fencepost.mailbox.stores.store import Answer, Job, Load, LoadDeadLetters, LoadEvents, Run, Store
 
 __all__ = ["BATCH_MAX", "EVENTS_KEPT_MAX", "MutationLine"]
 
@@ -105,12 +105,13 @@ class MutationLine:
         self._batch_max = 1 if crash_points is not None else batch_max
         self._phase = _Phase.NEW
         self._fault: StoreFault | None = None
-        self._queue: deque[_Entry] = deque()
+        self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
         self._unanswered = 0
+        self._ended = False
+        self._owed: list[_Entry] = []
         self._killed = False
-        self._idle = False
-        self._wake = asyncio.Event()
-        self._blocking_answers: SimpleQueue[list[Answer]] = SimpleQueue()
+        self._killed_actor_at: str | None = None
+        self._blocking_answers: SimpleQueue[Sequence[Answer]] = SimpleQueue()
 
     # ------------------------------------------------------------------------------------------------ the trio side
 
@@ -123,7 +124,6 @@ class MutationLine:
             raise RuntimeError("a line starts once")
         self._phase = _Phase.OPEN
         self._token = trio.lowlevel.current_trio_token()
-        self._loop = asyncio.SelectorEventLoop()  # not the policy's: the host's choice of loop is its own
         self._thread_ended = trio.Event()
         self._opened = trio.Event()
         self._opening_error: BaseException | None = None
@@ -204,13 +204,11 @@ class MutationLine:
         self._killed = True
         self._set_fault(cause, "the runtime was killed")
         self._store.refuse(cause)
-        if self._phase is not _Phase.NEW:
-            self._stop()
-            self._thread.join()
-        self._phase = _Phase.CLOSING
-        entries = list(self._queue)
-        self._queue.clear()
-        self._deliver(entries, ())
+        if self._phase is _Phase.NEW:
+            self._phase = _Phase.CLOSING
+            return
+        self._stop()
+        self._thread.join()
 
     # ------------------------------------------------------------------------------------------------------- calling
 
@@ -231,20 +229,14 @@ class MutationLine:
         """Queue `job` and sleep until it is answered."""
         self._require_open()
         entry = _Entry(job, trio.lowlevel.current_task())
-        self._enqueue(entry)
+        self._unanswered += 1
+        self._queue.put(entry)
 
         def stop_waiting(_: object) -> trio.lowlevel.Abort:
             entry.task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         return await trio.lowlevel.wait_task_rescheduled(stop_waiting)
-
-    def _enqueue(self, entry: _Entry) -> None:
-        self._unanswered += 1
-        self._queue.append(entry)
-        if self._idle:
-            self._idle = False
-            self._loop.call_soon_threadsafe(self._wake.set)
 
     def _deliver(self, entries: Sequence[_Entry], answers: Sequence[Answer]) -> None:
         """Tell the followers, then the callers; runs in the trio thread, once a batch."""
@@ -266,14 +258,11 @@ class MutationLine:
                 self._set_fault(error, "on_committed raised")
 
     def _stop(self) -> None:
-        """Tell the thread to end once the FIFO is empty."""
-        self._phase = _Phase.CLOSING
-        self._watch_scope.cancel()
-        if not self._loop.is_closed():
-            try:
-                self._loop.call_soon_threadsafe(self._wake.set)
-            except RuntimeError:
-                pass  # the thread ended, and its loop with it, between the two lines
+        """Tell the thread to end once it has answered what is queued."""
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.CLOSING
+            self._watch_scope.cancel()
+            self._queue.put(None)
 
     async def _close_with_run(self) -> None:
         """System task: when the trio run ends and nobody closed the line, end its thread."""
@@ -303,9 +292,8 @@ class MutationLine:
     def _call_blocking(self, job: Job) -> object:
         """Queue `job` and block the trio thread until it is answered."""
         self._require_open()
-        self._enqueue(_Entry(job, None))
+        self._queue.put(_Entry(job, None))
         (answer,) = self._blocking_answers.get()
-        self._unanswered -= 1
         self._announce((answer,))
         if isinstance(answer, Exception):
             raise answer
@@ -313,7 +301,7 @@ class MutationLine:
 
     def _commit_blocking(self, mutation: Mutation) -> tuple[Event, ...]:
         self._require_open()
-        self._killed_actor_at: str | None = None
+        self._killed_actor_at = None
         try:
             self._pass_point(f"{mutation.label}/enqueued")
         except RuntimeKilled as cause:
@@ -338,18 +326,17 @@ class MutationLine:
     # ------------------------------------------------------------------------------------------------ the line thread
 
     def _run_thread(self) -> None:
+        loop = asyncio.SelectorEventLoop()  # not the policy's: the host's choice of loop is its own
         try:
-            self._loop.run_until_complete(self._serve())
+            loop.run_until_complete(self._serve())
         finally:
-            self._loop.close()
+            loop.close()
             self._tell(self._thread_ended.set)
 
-    def _tell(self, function: Callable[..., Any], *arguments: object) -> None:
+    def _tell(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the trio thread call `function`, unless its run is over and nobody is left to be told."""
-        try:
+        with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, *arguments)
-        except trio.RunFinishedError:
-            self._phase = _Phase.CLOSING
 
     async def _serve(self) -> None:
         try:
@@ -360,51 +347,68 @@ class MutationLine:
             return
         self._tell(self._opened.set)
         try:
-            while entries := await self._next_entries():
-                answers = await self._run_batch(entries)
-                if self._crash_points is None:
-                    self._tell(self._deliver, entries, answers)
-                else:
-                    self._blocking_answers.put(answers)
-        finally:
-            await self._close_store()
-
-    async def _close_store(self) -> None:
+            await self._store.serve(self._work)
+        except BaseException as error:  # noqa: BLE001 - told to every later caller
+            self._set_fault(error, "the line broke")
         try:
             await self._store.close()
         except Exception as error:  # noqa: BLE001 - everything acknowledged is durable; told to whoever asks
             self._set_fault(error, "the store could not be closed")
+        self._answer_rest()
 
-    async def _next_entries(self) -> list[_Entry]:
-        """Return what is queued, waiting for something; nothing once the line is to end."""
+    def _work(self, run: Run) -> None:
+        """Take, run and answer batches until the end; runs on the store's thread."""
+        while entries := self._take():
+            answers = self._run_batch(run, entries)
+            if answers is None:
+                self._owed = entries
+                return
+            self._answer(entries, answers)
+
+    def _take(self) -> list[_Entry]:
+        """Wait for an entry and return it with all that is queued behind it; nothing at the end."""
         queue = self._queue
-        while not queue:
-            if self._phase is _Phase.CLOSING:
-                return []
-            self._wake.clear()
-            self._idle = True
-            if not queue and self._phase is not _Phase.CLOSING:
-                await self._wake.wait()
-            self._idle = False
-        return [queue.popleft() for _ in range(min(len(queue), self._batch_max))]
+        entries: list[_Entry] = []
+        waiting = 1
+        while waiting and not self._ended:
+            for _ in range(waiting):
+                entry = queue.get()
+                if entry is None:
+                    self._ended = True
+                    break
+                entries.append(entry)
+            waiting = min(queue.qsize(), self._batch_max - len(entries))
+        return entries
 
-    async def _run_batch(self, entries: Sequence[_Entry]) -> list[Answer]:
-        """Return an answer for each entry, whatever happens."""
+    def _run_batch(self, run: Run, entries: Sequence[_Entry]) -> Sequence[Answer] | None:
+        """Return an answer for each entry, or None if the runtime was killed on the way."""
         if self._fault is not None:
             return [self._fresh_fault() for _ in entries]
         probe = None
         if self._crash_points is not None and isinstance(mutation := entries[0].job, Mutation):
-            label = mutation.label
-
-            def probe(boundary: str) -> None:
-                self._pass_point(f"{label}/{boundary}")
-
+            probe = partial(self._pass_boundary, mutation.label)
         try:
-            return await self._store.run([entry.job for entry in entries], probe)
+            return run([entry.job for entry in entries], probe)
         except RuntimeKilled as killed:
             self._set_fault(killed, "the runtime was killed")
             self._store.refuse(killed)
-            await self._close_store()
+            return None
         except Exception as error:  # noqa: BLE001 - becomes the sticky fault
             self._set_fault(error)
         return [self._fresh_fault() for _ in entries]
+
+    def _pass_boundary(self, label: str, boundary: str) -> None:
+        self._pass_point(f"{label}/{boundary}")
+
+    def _answer(self, entries: Sequence[_Entry], answers: Sequence[Answer]) -> None:
+        if self._crash_points is None:
+            self._tell(self._deliver, entries, answers)
+        else:
+            self._blocking_answers.put(answers)
+
+    def _answer_rest(self) -> None:
+        """Once the store is closed: answer the calls of a killed runtime, and those nobody took."""
+        while not self._ended and self._queue.qsize():
+            self._owed += self._take()
+        if self._owed:
+            self._answer(self._owed, [self._fresh_fault() for _ in self._owed])

@@ -90,8 +90,8 @@ ACTIVE_STATES: Final = frozenset(
 class Record:
     """Base of every durable record.
 
-    `TABLE` is its table, `KEY` the names of its key's fields, `FIXED` those of the other fields that no update may
-    change (an attempt to is refused like one against an older revision).
+    `TABLE` is its table and `KEY` the names of its key's fields.  Of the other fields no update may change those in
+    `FIXED`, nor those in `SETTLED` once they are set; and once the `SEAL` is set, no update is allowed at all.
     """
 
     __slots__ = ()
@@ -99,6 +99,8 @@ class Record:
     TABLE: ClassVar[str]
     KEY: ClassVar[tuple[str, ...]]
     FIXED: ClassVar[tuple[str, ...]] = ()
+    SETTLED: ClassVar[tuple[str, ...]] = ()
+    SEAL: ClassVar[str | None] = None
     VERSIONED: ClassVar[bool] = False
 
     @property
@@ -124,6 +126,18 @@ class IntentRecord(Record):
     TABLE: ClassVar[str] = "intents"
     KEY: ClassVar[tuple[str, ...]] = ("intent_id",)
     FIXED: ClassVar[tuple[str, ...]] = ("pane_id", "seq", "from_base", "detected_at")
+    SETTLED: ClassVar[tuple[str, ...]] = (
+        "result_op",
+        "workspace_commit",
+        "payload",
+        "payload_sha256",
+        "anchor_change_id",
+        "anchor_commit_id",
+        "anchor_op_id",
+        "prepared_at",
+        "delivered_at",
+    )
+    SEAL: ClassVar[str | None] = "acknowledged_at"
     VERSIONED: ClassVar[bool] = True
 
     intent_id: str
@@ -281,6 +295,7 @@ class IncarnationRecord(Record):
         "startup_epoch",
         "startup_attempt",
     )
+    SETTLED: ClassVar[tuple[str, ...]] = ("retired_at",)
     VERSIONED: ClassVar[bool] = True
 
     incarnation_id: str

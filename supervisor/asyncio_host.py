@@ -13,11 +13,11 @@ two ticks the host's code may call trio's synchronous functions directly, and th
     trio task   callback    loop.call_soon(create_task)  ──►  the asyncio task  ──►  event.set: trio task wakes up
 
 **No thread at all, where that is possible.**  Between ticks stock guest mode waits for trio's I/O in a worker thread,
-so that each call costs two thread switches (measured: 90 to 110 µs against 6 to 9 µs for a future of asyncio's own).
-On Linux, macOS and the BSDs trio waits on one descriptor (epoll, kqueue) that asyncio can watch like any other:
-`_Poller` hands it to `loop.add_reader`, and the thread is not needed.  This reads attributes of trio that are private.
-All of them are looked up before anything is changed, and if one is missing, or the loop cannot watch descriptors, the
-guest run stays in stock guest mode: slower, and with a worker thread.
+so that each call costs two thread switches (measured: 72 µs a call, against 37 µs without the thread).  On Linux, macOS
+and the BSDs trio waits on one descriptor (epoll, kqueue) that asyncio can watch like any other: `_Poller` hands it to
+`loop.add_reader`, and the thread is not needed.  This uses attributes of trio that are private.  All of them are looked
+up before anything is changed, and if one is missing, or the loop cannot watch descriptors, the guest run stays in stock
+guest mode: slower, and with a worker thread.
 
 **No thread left behind.**  A worker of trio's thread cache stays idle for ten seconds before it exits.  Whoever opened
 and closed a runtime should find the threads he had before, so when a guest run has ended, the workers it used and that
@@ -44,7 +44,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, Self, TypeVar, TypeVarTuple, Unpack, cast
 
 import outcome
@@ -610,7 +610,7 @@ def _interrupt(*_: object) -> None:
 
 
 @contextlib.contextmanager
-def _sigint_left_alone() -> Iterator[None]:
+def _sigint_left_alone() -> Generator[None, None, None]:
     """Keep trio from installing its SIGINT handler in this thread.
 
     Trio does so where it finds Python's own handler, which is where the loop was not started by `asyncio.run`.  Its
@@ -650,7 +650,7 @@ def _retire(threads: set[threading.Thread]) -> None:
     try:
         from trio._core._thread_cache import THREAD_CACHE  # private: may be gone
 
-        idle: dict[Any, None] = THREAD_CACHE._idle_workers
+        idle: dict[Any, None] = THREAD_CACHE._idle_workers  # pyright: ignore[reportPrivateUsage]
         mine = [worker for worker in list(idle) if worker._thread in threads]
         for worker in mine:
             lock, _ = worker._worker_lock, (worker._thread_cache, worker._job)

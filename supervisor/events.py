@@ -6,7 +6,8 @@ follower costs no memory, nobody ever waits for one, and the step from stored to
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -44,24 +45,64 @@ class EventHub:
         self._more.set()
         self._more = trio.Event()
 
-    async def follow(self, line: MutationLine, after: int, *, follow: bool) -> AsyncIterator[Event]:
-        """Yield every stored event with `seq` greater than `after`, then, if `follow`, what comes."""
-        cursor = after
-        while True:
-            more = self._more
-            try:
-                page = await line.load_events(cursor, PAGE)
-            except StoreFault as fault:
-                # It cannot be stored any more, so it has no seq; the fault itself follows.
-                yield Event(seq=None, at=0, kind="runtime.faulted", address="runtime:", data={"fault": str(fault)})
-                raise
-            for event in page:
-                yield event
-                cursor = event.seq if event.seq is not None else cursor
-            if page:
-                continue
-            if not follow:
-                return
-            if self._closed:
-                raise MailboxClosed("the runtime is closed; no more events will come")
-            await more.wait()
+    def follow(self, line: MutationLine, after: int, *, follow: bool) -> Follower:
+        """Every stored event with `seq` greater than `after`, then, if `follow`, what comes."""
+        return Follower(self, line, after, follow=follow)
+
+    async def wait_for_more(self, more: trio.Event) -> None:
+        """Sleep until a batch was committed after `more` was taken from `news`."""
+        if self._closed:
+            raise MailboxClosed("the runtime is closed; no more events will come")
+        await more.wait()
+
+    @property
+    def news(self) -> trio.Event:
+        """What the next committed batch will set; take it before looking for events, then wait for it."""
+        return self._more
+
+
+class Follower:
+    """One follower's iterator; dropping it needs no closing, so a plain `break` out of its loop is fine."""
+
+    def __init__(self, hub: EventHub, line: MutationLine, after: int, *, follow: bool) -> None:
+        self._hub = hub
+        self._line = line
+        self._cursor = after
+        self._follow = follow
+        self._page: deque[Event] = deque()
+        self._fault: StoreFault | None = None
+        self._ended = False
+
+    def __aiter__(self) -> Follower:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._page:
+            await self._turn_page()
+        event = self._page.popleft()
+        self._cursor = self._cursor if event.seq is None else event.seq
+        return event
+
+    async def aclose(self) -> None:
+        """End the iteration."""
+        self._ended = True
+        self._page.clear()
+
+    async def _turn_page(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if self._ended:
+            raise StopAsyncIteration
+        more = self._hub.news
+        try:
+            self._page.extend(await self._line.load_events(self._cursor, PAGE))
+        except StoreFault as fault:
+            # The fault cannot be stored any more, so it is told without a seq; then it is raised.
+            self._fault = fault
+            told = {"fault": str(fault)}
+            self._page.append(Event(seq=None, at=0, kind="runtime.faulted", address="runtime:", data=told))
+            return
+        if not self._page and not self._follow:
+            self._ended = True
+        elif not self._page:
+            await self._hub.wait_for_more(more)

@@ -15,7 +15,6 @@ from fencepost.mailbox.records import (
     AdmissionRecord,
     IncarnationRecord,
     IntentRecord,
-    IntentState,
     ProjectionRecord,
     Record,
     TriggerRecord,
@@ -86,39 +85,15 @@ FOREIGN_KEYS: Final = (
     ForeignKey(ProjectionRecord, "intent_id", IntentRecord),
 )
 
-PREPARED_FIELDS: Final = (
-    "prepared_at",
-    "payload_sha256",
-    "payload",
-    "result_op",
-    "workspace_commit",
-    "anchor_change_id",
-    "anchor_commit_id",
-    "anchor_op_id",
-    "to_base",
-)
-
 
 def forbidden_succession(old: Record, new: Record) -> str | None:
     """Return why `new` may never take the place of `old` (same key, next revision), or None if it may."""
+    if old.SEAL is not None and getattr(old, old.SEAL) is not None:
+        return f"is sealed by its {old.SEAL}"
     for name in old.FIXED:
         if getattr(old, name) != getattr(new, name):
             return f"would change {name}"
-    if isinstance(old, IntentRecord):
-        assert isinstance(new, IntentRecord)
-        return _forbidden_intent(old, new)
-    if isinstance(old, IncarnationRecord):
-        assert isinstance(new, IncarnationRecord)
-        if old.retired_at is not None and new.retired_at != old.retired_at:
-            return "a retired incarnation stays retired"
-    return None
-
-
-def _forbidden_intent(old: IntentRecord, new: IntentRecord) -> str | None:
-    if old.state is IntentState.ACKNOWLEDGED:
-        return "an acknowledged intent is never written again"
-    if old.prepared_at is not None and any(getattr(old, name) != getattr(new, name) for name in PREPARED_FIELDS):
-        return "what was prepared never changes"
-    if old.delivered_at is not None and new.delivered_at != old.delivered_at:
-        return "the first delivery time stays"
+    for name in old.SETTLED:
+        if getattr(old, name) is not None and getattr(old, name) != getattr(new, name):
+            return f"would change {name}, which is set"
     return None

@@ -19,6 +19,8 @@ from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 from attrs import define, field, fields_dict
 
 from fencepost.mailbox.codec import (
+    DEAD_LETTER_COLUMNS,
+    EVENT_COLUMNS,
     UNSTORABLE,
     codec_of,
     decode_dead_letter,
@@ -29,11 +31,20 @@ from fencepost.mailbox.codec import (
     require_storable,
 )
 from fencepost.mailbox.errors import MutationRefused, StoreFault, StoreOwned
-from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
+from fencepost.mailbox.mutation import (
+    DeadLetter,
+    Delete,
+    Event,
+    Guard,
+    Mutation,
+    NewDeadLetter,
+    NewEvent,
+    Unchanged,
+)
 from fencepost.mailbox.query import NOT_NULL, Query
-from fencepost.mailbox.records import RECORD_TYPES, Record
+from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, IntentRecord, Record
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, Unique, forbidden_succession
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, Probe, StoreReader, trim_to
+from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, Probe, Run, StoreReader, require_raw_table, trim_to
 
 __all__ = ["MemoryReader", "MemoryStore", "reader_of"]
 
@@ -182,8 +193,12 @@ class MemoryStore:
             self._rows = rows
             self._owning = True
 
-    async def run(self, jobs: Sequence[Job], probe: Probe | None = None) -> list[Answer]:
-        """See `Store.run`."""
+    async def serve(self, work: Callable[[Run], None]) -> None:
+        """See `Store.serve`."""
+        work(self.run)
+
+    def run(self, jobs: Sequence[Job], probe: Probe | None) -> list[Answer]:
+        """See `Run`."""
         rows = self._usable()
         with rows.lock:
             before = (len(rows.events), len(rows.dead_letters), rows.last_event_seq)
@@ -369,6 +384,23 @@ class MemoryReader:
         with self._looking() as rows:
             return rows.dead_letters_after(after, limit)
 
+    def pane_count(self) -> int:
+        """See `StoreReader.pane_count`."""
+        with self._looking() as rows:
+            tables = (rows.tables[IncarnationRecord], rows.tables[IntentRecord])
+            return len({pane_id for table in tables for pane_id, held in table.of_pane.items() if held})
+
+    def dead_letter_count(self) -> int:
+        """See `StoreReader.dead_letter_count`."""
+        with self._looking() as rows:
+            return len(rows.dead_letters)
+
+    def raw(self, table: str) -> Iterator[dict[str, object]]:
+        """See `StoreReader.raw`."""
+        require_raw_table(table)
+        with self._looking() as rows:
+            return iter(list(_raw(rows, table)))
+
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """See `StoreReader.snapshot`; the rows are copied, the records are not."""
@@ -399,6 +431,28 @@ class MemoryReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _raw(rows: _Rows, table: str) -> Iterator[dict[str, object]]:
+    """Yield the rows of `table` as a store with columns would hold them."""
+    if table == "events":
+        for event in rows.events:
+            yield dict(zip(EVENT_COLUMNS, (event.seq, *encode_event(cast("NewEvent", event))), strict=True))
+    elif table == "dead_letters":
+        for letter in rows.dead_letters:
+            row = (letter.seq, *encode_dead_letter(cast("NewDeadLetter", letter)))
+            yield dict(zip(DEAD_LETTER_COLUMNS, row, strict=True))
+    elif table == "trimmed":
+        yield {"only": 1, "last_event_seq": rows.trimmed_seq}
+    else:
+        record_type = next(kind for kind in RECORD_TYPES if table == kind.TABLE)
+        for record in rows.tables[record_type].rows.values():
+            yield {name: _stored(getattr(record, name)) for name in codec_of(record_type).columns}
+
+
+def _stored(value: object) -> object:
+    value = plain(value)
+    return int(value) if isinstance(value, bool) else value
 
 
 def reader_of(name: str) -> MemoryReader:

@@ -3,19 +3,26 @@
 Binding NULL through `sqlite3` costs ten times what binding a string does (it looks for an adapter first), and most
 columns of an intent are NULL most of the time.  So a statement is made for each pattern of absent values, with NULL
 written out, and remembered; the state machine has only a few dozen such patterns.
+
+An UPDATE that assigns a foreign key makes SQLite keep a journal of that one statement, even if the value stays; one
+that assigns a payload writes the payload again.  Most updates change neither.  So an update has up to three forms, to
+be tried in turn: one that assigns neither and demands that both stand as the record has them, one that assigns what
+was not settled yet, one that assigns everything.  Each demands all it does not assign, so any of them that changes a
+row has done the right thing.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final
 
 from fencepost.mailbox.codec import codec_of, plain
 from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import Record
+from fencepost.mailbox.stores.laws import FOREIGN_KEYS
 
 __all__ = ["TableSql", "count_sql", "select_sql", "table_sql"]
 
@@ -33,68 +40,98 @@ def _picker(indexes: Sequence[int]) -> Callable[[Row], Row]:
     return operator.itemgetter(*indexes) if indexes else lambda _row: ()
 
 
-class TableSql:
-    """The statements of one record type's table.
+class _Form:
+    """One statement of a table, in as many versions as there are patterns of absent values.
 
-    `insert` and `update` answer a statement and its parameters for one record.  An update changes exactly the row
-    with the record's key, the revision before and the same fixed fields, or none.
+    `bound` are the columns whose values it takes, in order; `write` makes the text from each with its mark, a
+    placeholder or NULL.
     """
+
+    def __init__(
+        self, columns: Sequence[str], bound: Sequence[str], write: Callable[[Sequence[tuple[str, str]]], str]
+    ) -> None:
+        self._bound = bound
+        self._values_of = _picker([columns.index(name) for name in bound])
+        self._write = write
+        self._texts: dict[bytes, str] = {}
+
+    def statement(self, row: Row) -> tuple[str, list[object]]:
+        """Return the text for this row's pattern of absent values, and the values to bind."""
+        values = self._values_of(row)
+        pattern = bytes(map(operator.is_, values, repeat(None)))
+        text = self._texts.get(pattern)
+        if text is None:
+            text = self._make(pattern)
+        return text, [value for value in values if value is not None]
+
+    def _make(self, pattern: bytes) -> str:
+        if len(self._texts) >= PATTERNS_MAX:
+            self._texts.clear()
+        marks = [(name, "NULL" if absent else "?") for name, absent in zip(self._bound, pattern, strict=True)]
+        self._texts[pattern] = text = self._write(marks)
+        return text
+
+
+class TableSql:
+    """The statements of one record type's table."""
 
     def __init__(self, record_type: type[Record]) -> None:
         codec = codec_of(record_type)
-        table, key, fixed = record_type.TABLE, record_type.KEY, record_type.FIXED
-        by_key = " AND ".join(f"{name} = ?" for name in key)
-        self.table = table
+        table, self._key = record_type.TABLE, record_type.KEY
+        by_key = " AND ".join(f"{name} = ?" for name in self._key)
         self.select = f"SELECT {', '.join(codec.columns)} FROM {table}"  # noqa: S608 - names are the program's own
+        self.select_one = f"{self.select} WHERE {by_key}"
         self.delete = f"DELETE FROM {table} WHERE {by_key}"  # noqa: S608
         self.exists = f"SELECT 1 FROM {table} WHERE {by_key}"  # noqa: S608
-        self.identity = f"SELECT {', '.join(('revision', *fixed))} FROM {table} WHERE {by_key}"  # noqa: S608
+        self.revision = f"SELECT revision FROM {table} WHERE {by_key}"  # noqa: S608
+        self._type = record_type
         self._encode = codec.encode
         self._columns = codec.columns
-        self._changing = tuple(name for name in codec.columns if name not in key and name not in fixed)
-        self._where = " AND ".join([by_key, "revision = ?", *(f"{name} IS ?" for name in fixed)])
-        index_of = codec.columns.index
-        self._changing_of = _picker([index_of(name) for name in self._changing])
-        self._key_of = _picker([index_of(name) for name in key])
-        self._fixed_of = _picker([index_of(name) for name in fixed])
-        self._inserts: dict[bytes, str] = {}
-        self._updates: dict[bytes, str] = {}
+        self._insert = _Form(codec.columns, codec.columns, self._write_insert)
+        self._updates = self._update_forms() if record_type.VERSIONED else ()
 
-    def insert(self, record: Record) -> tuple[str, Sequence[object]]:
+    def insert(self, record: Record) -> tuple[str, list[object]]:
         """Return the statement that inserts `record`, and its parameters."""
+        return self._insert.statement(self._encode(record))
+
+    def updates(self, record: Record) -> Iterator[tuple[str, list[object]]]:
+        """Yield the statements, each with its parameters, to be tried until one of them changes a row.
+
+        If none does, the stored row has not the revision before the record's, or may not be followed by it.
+        """
         row = self._encode(record)
-        pattern = bytes(map(operator.is_, row, repeat(None)))
-        sql = self._inserts.get(pattern) or self._remember(self._inserts, pattern, self._insert_sql)
-        return sql, [value for value in row if value is not None]
+        for form in self._updates:
+            yield form.statement(row)
 
-    def update(self, record: Record, revision_before: int) -> tuple[str, Sequence[object]]:
-        """Return the statement that updates `record` from `revision_before`, and its parameters."""
-        row = self._encode(record)
-        values = self._changing_of(row)
-        pattern = bytes(map(operator.is_, values, repeat(None)))
-        sql = self._updates.get(pattern) or self._remember(self._updates, pattern, self._update_sql)
-        parameters = [value for value in values if value is not None]
-        parameters += self._key_of(row)
-        parameters.append(revision_before)
-        parameters += self._fixed_of(row)
-        return sql, parameters
+    def _write_insert(self, marks: Sequence[tuple[str, str]]) -> str:
+        present = [name for name, mark in marks if mark == "?"]
+        places = ", ".join("?" * len(present))
+        return f"INSERT INTO {self._type.TABLE} ({', '.join(present)}) VALUES ({places})"  # noqa: S608
 
-    def _remember(self, known: dict[bytes, str], pattern: bytes, make: Callable[[bytes], str]) -> str:
-        if len(known) >= PATTERNS_MAX:
-            known.clear()
-        known[pattern] = sql = make(pattern)
-        return sql
+    def _update_forms(self) -> tuple[_Form, ...]:
+        """Return the forms of an update, the one that assigns least first."""
+        fixed, settled = self._type.FIXED, self._type.SETTLED
+        references = tuple(key.field for key in FOREIGN_KEYS if key.child is self._type and key.field not in fixed)
+        return tuple(self._update_form((*fixed, *kept)) for kept in ((*references, *settled), references, ()))
 
-    def _insert_sql(self, pattern: bytes) -> str:
-        present = [name for name, absent in zip(self._columns, pattern, strict=True) if not absent]
-        marks = ", ".join("?" * len(present))
-        return f"INSERT INTO {self.table} ({', '.join(present)}) VALUES ({marks})"  # noqa: S608
+    def _update_form(self, kept: tuple[str, ...]) -> _Form:
+        """Return the form that demands `kept` and assigns the rest."""
+        assigned = [name for name in self._columns if name not in self._key and name not in kept]
+        settling = [name for name in self._type.SETTLED if name in assigned]
+        bound = (*assigned, *self._key, "revision", *kept, *settling)
 
-    def _update_sql(self, pattern: bytes) -> str:
-        changes = ", ".join(
-            f"{name} = {'NULL' if absent else '?'}" for name, absent in zip(self._changing, pattern, strict=True)
-        )
-        return f"UPDATE {self.table} SET {changes} WHERE {self._where}"  # noqa: S608
+        def write(marks: Sequence[tuple[str, str]]) -> str:
+            rest = iter(marks)
+            changes = ", ".join(f"{name} = {mark}" for name, mark in islice(rest, len(assigned)))
+            terms = [f"{name} = {mark}" for name, mark in islice(rest, len(self._key))]
+            terms += [f"{name} = {mark} - 1" for name, mark in islice(rest, 1)]
+            terms += [f"+{name} IS {mark}" for name, mark in islice(rest, len(kept))]
+            terms += [f"(+{name} IS NULL OR +{name} IS {mark})" for name, mark in rest]
+            if self._type.SEAL is not None:
+                terms.append(f"{self._type.SEAL} IS NULL")
+            return f"UPDATE {self._type.TABLE} SET {changes} WHERE {' AND '.join(terms)}"  # noqa: S608
+
+        return _Form(self._columns, bound, write)
 
 
 @cache
@@ -112,6 +149,8 @@ def _where(query: Query[Any]) -> tuple[str, list[object]]:
             terms.append(f"{name} IS NULL")
         elif value is NOT_NULL:
             terms.append(f"{name} IS NOT NULL")
+        elif isinstance(value, bool):
+            terms.append(f"{name} = {value:d}")  # written out, so that a partial index over it can be used
         elif isinstance(value, tuple):
             terms.append(f"{name} IN ({', '.join('?' * len(value))})")
             parameters.extend(map(plain, value))

@@ -1,12 +1,15 @@
 """The store in one SQLite file, WAL mode, every commit synced.
 
 The one module that talks to aiosqlite; it runs on the line's asyncio loop and offers nothing to trio.  aiosqlite gives
-each connection a thread and each call a hop to it, which per statement would cost more than SQLite does.  So the
-connection is subclassed with one method that runs a function over there, and a whole batch is one call of it.
+each connection a thread and each call a hop to it, which per statement would cost more than SQLite does.
+So the connection is subclassed with one method that runs a function over there, and the line's whole loop is one call
+of it: between the line's callers and SQLite there is one thread to wake, not two.
 
-A batch is BEGIN IMMEDIATE, the jobs in order, COMMIT.  A mutation of several statements runs in a savepoint, so that a
-refused one leaves nothing; one of a single statement needs none, since SQLite undoes a failed statement by itself.
-Events and dead letters are checked with their mutation but inserted together, before the next load or the COMMIT.
+A batch is BEGIN IMMEDIATE, the jobs in order, COMMIT.  Refusals are rare and savepoints are not free (SQLite copies
+every page before it changes), so a batch first runs in good hope, without any.  SQLite undoes a failed statement by
+itself; only if a mutation is refused that has already written something is the batch rolled back and run again, now
+with a savepoint around each mutation of several statements.  Events and dead letters are checked with their mutation
+but inserted together, before the next load or the COMMIT.
 
 Ownership is an `flock` on `FILE.lock`: the kernel lets go of it however the process ends, and it holds between two
 runtimes of one process too.  What is not a store of ours is found out on a read-only connection and stays untouched.
@@ -23,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar, cast
 from urllib.parse import quote
 
 import aiosqlite
@@ -43,6 +46,7 @@ from fencepost.mailbox.errors import CorruptRecord, FencepostError, MutationRefu
 from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import RECORD_TYPES, Record
+from fencepost.mailbox.stores.laws import forbidden_succession
 from fencepost.mailbox.stores.sql import TableSql, count_sql, select_sql, table_sql
 from fencepost.mailbox.stores.store import (
     SCHEMA_VERSION,
@@ -51,7 +55,9 @@ from fencepost.mailbox.stores.store import (
     Load,
     LoadEvents,
     Probe,
+    Run,
     StoreReader,
+    require_raw_table,
     trim_to,
 )
 
@@ -73,9 +79,41 @@ _LETTERS_SQL: Final = (
 )
 
 
+_NUMBERS_SQL: Final = """
+SELECT max(last_event_seq, (SELECT ifnull(max(seq), 0) FROM events)),
+       (SELECT ifnull(max(seq), 0) FROM dead_letters),
+       last_event_seq
+FROM trimmed
+"""
+
+
+_PANE_COUNT_SQL: Final = """
+    WITH RECURSIVE pane(id) AS (
+        SELECT min(id) FROM (SELECT min(pane_id) AS id FROM incarnations UNION ALL SELECT min(pane_id) FROM intents)
+        UNION ALL
+        SELECT (
+            SELECT min(id) FROM (
+                SELECT (SELECT min(pane_id) FROM incarnations WHERE pane_id > pane.id) AS id
+                UNION ALL SELECT (SELECT min(pane_id) FROM intents WHERE pane_id > pane.id)
+            )
+        ) FROM pane WHERE pane.id IS NOT NULL
+    )
+    SELECT count(id) FROM pane
+"""
+"""Hops from one pane to the next through the indexes instead of going through all their rows."""
+RAW_ROWS_AT_ONCE: Final = 64
+
+
 def schema_text() -> str:
     """Return the schema's SQL."""
     return resources.files("fencepost.mailbox.stores").joinpath("schema", "sqlite.sql").read_text(encoding="utf-8")
+
+
+def _text_or_bytes(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
 
 
 class _Refusal(Exception):  # noqa: N818 - becomes a MutationRefused one frame up
@@ -86,6 +124,18 @@ class _Refusal(Exception):  # noqa: N818 - becomes a MutationRefused one frame u
         self.table = table
         self.key = key
         self.why = why
+
+
+class _StartOver(Exception):  # noqa: N818 - never leaves this module
+    """A mutation was refused after it had written something: the batch must be run again with savepoints."""
+
+
+class _Numbers(NamedTuple):
+    """The last numbers given: to an event, to a dead letter, and of the event trimmed away last."""
+
+    event_seq: int
+    letter_seq: int
+    trimmed_seq: int
 
 
 class _Connection(aiosqlite.Connection):
@@ -149,11 +199,11 @@ class SqliteStore:
             self._path, timeout=self._busy_seconds, isolation_level=None, cached_statements=STATEMENTS_CACHED
         )
 
-    async def run(self, jobs: Sequence[Job], probe: Probe | None = None) -> list[Answer]:
-        """See `Store.run`."""
+    async def serve(self, work: Callable[[Run], None]) -> None:
+        """See `Store.serve`; `work` runs on the connection's thread."""
         if self._connection is None or self._writer is None:
             raise StoreFault(f"{self._path} is not open")
-        return await self._connection.run(self._writer.run, jobs, probe)
+        await self._connection.run(work, self._writer.run)
 
     def refuse(self, cause: BaseException) -> None:
         """See `Store.refuse`."""
@@ -267,9 +317,9 @@ class _Writer:
         self._cursor = connection.cursor()
         self._execute = self._cursor.execute
         self._prepare()
-        (self._event_seq,) = self._execute("SELECT max(last_event_seq, (SELECT ifnull(max(seq), 0) FROM events)) FROM trimmed").fetchone()
-        (self._trimmed_seq,) = self._execute("SELECT last_event_seq FROM trimmed").fetchone()
-        (self._letter_seq,) = self._execute("SELECT ifnull(max(seq), 0) FROM dead_letters").fetchone()
+        self._numbers = _Numbers(*self._execute(_NUMBERS_SQL).fetchone())
+        self._careful = False
+        self._written = 0
         self._new_events: list[tuple[object, ...]] = []
         self._new_letters: list[tuple[object, ...]] = []
 
@@ -288,27 +338,37 @@ class _Writer:
             )
 
     def run(self, jobs: Sequence[Job], probe: Probe | None) -> list[Answer]:
-        """Run `jobs` in one transaction; see `Store.run`."""
-        self._require_usable()
-        event_seq, letter_seq = self._event_seq, self._letter_seq
-        self._execute("BEGIN IMMEDIATE" if any(type(job) is Mutation for job in jobs) else "BEGIN")
+        """Run `jobs` in one transaction; see `Run`."""
+        if self.refused is not None:
+            self._require_usable()
+        numbers = self._numbers
+        begin = "BEGIN IMMEDIATE" if any(type(job) is Mutation for job in jobs) else "BEGIN"
+        self._execute(begin)
         try:
-            answers = self._run(jobs, probe)
+            if probe is not None:
+                probe("begun")
+            self._careful = False
+            try:
+                answers = self._run(jobs)
+            except _StartOver:
+                self._forget(numbers)
+                self._execute("ROLLBACK")
+                self._execute(begin)
+                self._careful = True
+                answers = self._run(jobs)
+            if probe is not None and isinstance(answers[0], tuple):
+                probe("written")
             self._require_usable()
             self._execute("COMMIT")
         except BaseException:
-            self._event_seq, self._letter_seq = event_seq, letter_seq
-            self._new_events.clear()
-            self._new_letters.clear()
+            self._forget(numbers)
             self._roll_back()
             raise
         if probe is not None and isinstance(answers[0], tuple):
             probe("committed")
         return answers
 
-    def _run(self, jobs: Sequence[Job], probe: Probe | None) -> list[Answer]:
-        if probe is not None:
-            probe("begun")
+    def _run(self, jobs: Sequence[Job]) -> list[Answer]:
         answers: list[Answer] = []
         for job in jobs:
             if self.refused is not None:
@@ -316,9 +376,13 @@ class _Writer:
             answers.append(self._mutate(job) if type(job) is Mutation else self._load(job))
         self._flush()
         self._trim()
-        if probe is not None and isinstance(answers[0], tuple):
-            probe("written")
         return answers
+
+    def _forget(self, numbers: _Numbers) -> None:
+        """Take back the numbers given since `numbers` and what was kept for `_flush`."""
+        self._numbers = numbers
+        self._new_events.clear()
+        self._new_letters.clear()
 
     def _require_usable(self) -> None:
         if self.refused is not None:
@@ -332,12 +396,11 @@ class _Writer:
 
     def _mutate(self, mutation: Mutation) -> Answer:
         """Write one mutation, or refuse it and leave nothing of it."""
-        events = len(self._new_events)
-        letters = len(self._new_letters)
-        event_seq, letter_seq = self._event_seq, self._letter_seq
-        savepoint = len(mutation.puts) + len(mutation.deletes) > 1
+        numbers, events, letters = self._numbers, len(self._new_events), len(self._new_letters)
+        savepoint = self._careful and len(mutation.puts) + len(mutation.deletes) > 1
         if savepoint:
             self._execute("SAVEPOINT mutation")
+        self._written = 0
         try:
             answer = self._take_events(mutation)
             self._write(mutation)
@@ -345,8 +408,10 @@ class _Writer:
             if savepoint:
                 self._execute("ROLLBACK TO mutation")
                 self._execute("RELEASE mutation")
+            elif self._written:
+                raise _StartOver from refusal
             del self._new_events[events:], self._new_letters[letters:]
-            self._event_seq, self._letter_seq = event_seq, letter_seq
+            self._numbers = numbers
             return MutationRefused(mutation.label, refusal.table, refusal.key, refusal.why)
         if savepoint:
             self._execute("RELEASE mutation")
@@ -354,25 +419,19 @@ class _Writer:
 
     def _take_events(self, mutation: Mutation) -> tuple[Event, ...]:
         """Number the mutation's events and dead letters and keep their rows for `_flush`."""
-        for letter in mutation.dead_letters:
-            try:
-                row = encode_dead_letter(letter)
-            except UNSTORABLE as error:
-                raise _Refusal("dead_letters", (letter.address,), f"cannot be stored: {error}") from error
-            self._letter_seq += 1
-            self._new_letters.append((self._letter_seq, *row))
-        if not mutation.events:
+        if not mutation.events and not mutation.dead_letters:
             return ()
+        event_seq, letter_seq, trimmed_seq = self._numbers
         answer: list[Event] = []
-        for event in mutation.events:
-            try:
-                encoded = encode_event(event)
-            except UNSTORABLE as error:
-                raise _Refusal("events", (event.kind,), f"cannot be stored: {error}") from error
-            self._event_seq += 1
-            numbered = (self._event_seq, *encoded)
-            self._new_events.append(numbered)
-            answer.append(decode_event(numbered, self._where))
+        for letter_seq, letter in enumerate(mutation.dead_letters, start=letter_seq + 1):
+            with _values_of("dead_letters", letter.address):
+                self._new_letters.append((letter_seq, *encode_dead_letter(letter)))
+        for event_seq, event in enumerate(mutation.events, start=event_seq + 1):
+            with _values_of("events", event.kind):
+                row = (event_seq, *encode_event(event))
+            self._new_events.append(row)
+            answer.append(decode_event(row, self._where))
+        self._numbers = _Numbers(event_seq, letter_seq, trimmed_seq)
         return tuple(answer)
 
     def _write(self, mutation: Mutation) -> None:
@@ -381,48 +440,45 @@ class _Writer:
             self._check(guard)
         for record in mutation.puts:
             self._put(record)
+            self._written += 1
         for delete in mutation.deletes:
             self._delete(delete)
+            self._written += 1
 
     def _put(self, record: Record) -> None:
         table = table_sql(type(record))
+        insert = not record.VERSIONED or record.revision == 1  # type: ignore[attr-defined]
         try:
-            revision = record.revision if record.VERSIONED else 1  # type: ignore[attr-defined]
-            if revision == 1:
+            if insert:
                 self._execute(*table.insert(record))
                 return
-            if self._execute(*table.update(record, revision - 1)).rowcount == 1:
-                return
+            for sql, parameters in table.updates(record):
+                if self._execute(sql, parameters).rowcount == 1:
+                    return
         except sqlite3.IntegrityError as error:
-            raise _Refusal(record.TABLE, record.key, self._why_not_written(table, record, error)) from error
+            exists = insert and self._execute(table.exists, record.key).fetchone() is not None
+            # SQLite names any one of the laws that were broken, and the key's not first.
+            raise _Refusal(record.TABLE, record.key, "exists already" if exists else str(error)) from error
         except (*UNSTORABLE, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
             _require_unstorable(record, error)
             raise _Refusal(record.TABLE, record.key, f"cannot be stored: {error}") from error
-        raise _Refusal(record.TABLE, record.key, self._why_not_updated(table, record, revision - 1))
+        raise _Refusal(record.TABLE, record.key, self._why_not_updated(table, record))
 
-    def _why_not_written(self, table: TableSql, record: Record, error: sqlite3.IntegrityError) -> str:
-        """Return why SQLite refused `record`; it names any one of the laws that were broken, the key's not first."""
-        inserted = not record.VERSIONED or record.revision == 1  # type: ignore[attr-defined]
-        if inserted and self._execute(table.exists, record.key).fetchone() is not None:
-            return "exists already"
-        return str(error)
-
-    def _why_not_updated(self, table: TableSql, record: Record, expected: int) -> str:
-        stored = self._execute(table.identity, record.key).fetchone()
-        if stored is None:
+    def _why_not_updated(self, table: TableSql, record: Record) -> str:
+        row = self._execute(table.select_one, record.key).fetchone()
+        if row is None:
             return "does not exist"
-        if stored[0] != expected:
-            return f"has revision {stored[0]}, not {expected}"
-        changed = [
-            name for name, value in zip(record.FIXED, stored[1:], strict=True) if value != getattr(record, name)
-        ]
-        return f"would change {', '.join(changed)}"
+        stored = codec_of(type(record)).decode(row, self._where)
+        expected = record.revision - 1  # type: ignore[attr-defined]
+        if stored.revision != expected:  # type: ignore[attr-defined]
+            return f"has revision {stored.revision}, not {expected}"  # type: ignore[attr-defined]
+        return forbidden_succession(stored, record) or "is not as it should be"
 
     def _check(self, guard: Guard) -> None:
         if isinstance(guard, Unchanged):
             record = guard.record
             table, key = table_sql(type(record)), record.key
-            stored = self._look(table.identity if record.VERSIONED else table.exists, record.TABLE, key)
+            stored = self._look(table.revision if record.VERSIONED else table.exists, record.TABLE, key)
             if stored is None:
                 raise _Refusal(record.TABLE, key, "does not exist")
             if record.VERSIONED and stored[0] != record.revision:  # type: ignore[attr-defined]
@@ -440,10 +496,8 @@ class _Writer:
         table = delete.record_type.TABLE
         try:
             self._execute(table_sql(delete.record_type).delete, delete.key)
-        except sqlite3.IntegrityError as error:
+        except (sqlite3.IntegrityError, *UNSTORABLE) as error:
             raise _Refusal(table, delete.key, str(error)) from error
-        except UNSTORABLE as error:
-            raise _Refusal(table, delete.key, f"cannot be a key: {error}") from error
 
     def _flush(self) -> None:
         """Insert the events and dead letters taken so far."""
@@ -455,11 +509,12 @@ class _Writer:
             self._new_letters.clear()
 
     def _trim(self) -> None:
-        last = trim_to(self._event_seq, self._trimmed_seq, self._events_kept_max)
+        numbers = self._numbers
+        last = trim_to(numbers.event_seq, numbers.trimmed_seq, self._events_kept_max)
         if last is not None:
             self._execute("DELETE FROM events WHERE seq <= ?", (last,))
             self._execute("UPDATE trimmed SET last_event_seq = ?", (last,))
-            self._trimmed_seq = last  # if this batch fails, the line is faulted and the number is never used
+            self._numbers = numbers._replace(trimmed_seq=last)
 
     def _load(self, job: Job) -> Answer:
         self._flush()
@@ -472,6 +527,15 @@ class _Writer:
             return _dead_letters(self._cursor, job.after, job.limit)
         except CorruptRecord as error:
             return error
+
+
+@contextmanager
+def _values_of(table: str, key: str) -> Iterator[None]:
+    """Turn the error of a value that cannot be stored into a refusal."""
+    try:
+        yield
+    except UNSTORABLE as error:
+        raise _Refusal(table, (key,), f"cannot be stored: {error}") from error
 
 
 def _require_unstorable(record: Record, error: Exception) -> None:
@@ -545,6 +609,36 @@ class SqliteReader:
         """See `StoreReader.dead_letters`."""
         with self._faults():
             return _dead_letters(self._connection.cursor(), after, limit)
+
+    def pane_count(self) -> int:
+        """See `StoreReader.pane_count`; two index seeks a pane, however long its history is."""
+        with self._faults():
+            return cast("int", self._connection.execute(_PANE_COUNT_SQL).fetchone()[0])
+
+    def dead_letter_count(self) -> int:
+        """See `StoreReader.dead_letter_count`."""
+        with self._faults():
+            return cast("int", self._connection.execute("SELECT count(*) FROM dead_letters").fetchone()[0])
+
+    def raw(self, table: str) -> Iterator[dict[str, object]]:
+        """See `StoreReader.raw`."""
+        require_raw_table(table)
+        return self._raw(table)
+
+    def _raw(self, table: str) -> Iterator[dict[str, object]]:
+        with self._faults():
+            cursor = self._connection.execute(f"SELECT * FROM {table}")  # noqa: S608 - one of RAW_TABLES
+            columns = [description[0] for description in cursor.description]
+            while rows := self._fetch_raw(cursor):
+                for row in rows:
+                    yield dict(zip(columns, row, strict=True))
+
+    def _fetch_raw(self, cursor: sqlite3.Cursor) -> list[tuple[object, ...]]:
+        self._connection.text_factory = _text_or_bytes
+        try:
+            return cursor.fetchmany(RAW_ROWS_AT_ONCE)
+        finally:
+            self._connection.text_factory = str
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

@@ -4,14 +4,14 @@
     memory://NAME      rows that live as long as the process; closed, killed or not, they can be opened again
     sqlite:///PATH     one file, PATH relative to the working directory; sqlite:////PATH is absolute
 
-A store has two sides.  The *writing* side belongs to one runtime at a time and is used by the line's thread alone; it
-takes whole batches, so that a batch costs one hop however many statements it needs.  The *reading* side is plain
+A store has two sides.  The *writing* side belongs to one runtime at a time and is used by the line alone; it takes
+whole batches, and it takes the line's loop to wherever its data is, so that waking it costs one hop.  The *reading* side is plain
 blocking calls on a connection of its own, safe beside an open runtime and useful without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias, TypeVar
@@ -21,9 +21,10 @@ from attrs import frozen
 from fencepost.mailbox.errors import FencepostError, InvalidStoreUrl
 from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
 from fencepost.mailbox.query import Query
-from fencepost.mailbox.records import Record
+from fencepost.mailbox.records import RECORD_TYPES, Record
 
 __all__ = [
+    "RAW_TABLES",
     "SCHEMA_VERSION",
     "SCHEMES",
     "Answer",
@@ -32,16 +33,20 @@ __all__ = [
     "LoadDeadLetters",
     "LoadEvents",
     "Probe",
+    "Run",
     "Store",
     "StoreReader",
     "open_reader",
     "open_store",
+    "require_raw_table",
     "trim_to",
 ]
 
 R = TypeVar("R", bound=Record)
 
 SCHEMA_VERSION: Final = 1
+RAW_TABLES: Final = (*(kind.TABLE for kind in RECORD_TYPES), "events", "dead_letters", "trimmed")
+"""What `StoreReader.raw` reads: every table there is."""
 SCHEMES: Final = ("memory://", "memory://NAME", "sqlite:///PATH")
 
 
@@ -78,6 +83,19 @@ Probe: TypeAlias = Callable[[str], None]
 was not refused; what it raises ends the store's life."""
 
 
+class Run(Protocol):
+    """Runs a batch; called only from within `serve`."""
+
+    def __call__(self, jobs: Sequence[Job], probe: Probe | None) -> list[Answer]:
+        """Run `jobs` in order in one transaction; on return all of it is durable, and each job has its answer.
+
+        A mutation that a guard, a constraint or one of its own values forbids is answered with `MutationRefused` and
+        leaves nothing; a load that meets a record no protocol can have written is answered with `CorruptRecord`.
+        Anything else that fails is raised, and then nothing of the batch is visible.
+        """
+        ...
+
+
 class Store(Protocol):
     """The writing side, for the line's thread; only `refuse` and `reader` may be called from others."""
 
@@ -93,12 +111,10 @@ class Store(Protocol):
         """
         ...
 
-    async def run(self, jobs: Sequence[Job], probe: Probe | None = None) -> list[Answer]:
-        """Run `jobs` in order in one transaction; on return all of it is durable, and each job has its answer.
+    async def serve(self, work: Callable[[Run], None]) -> None:
+        """Call `work` with this store's `Run`, on the thread that is nearest to the data, and return when it does.
 
-        A mutation that a guard, a constraint or one of its own values forbids is answered with `MutationRefused` and
-        leaves nothing; a load that meets a record no protocol can have written is answered with `CorruptRecord`.
-        Anything else that fails is raised, and then nothing of the batch is visible.
+        `work` blocks that thread for as long as the line lives.
         """
         ...
 
@@ -134,6 +150,22 @@ class StoreReader(Protocol):
         """Return the dead letters with a seq over `after`, oldest first."""
         ...
 
+    def pane_count(self) -> int:
+        """Return how many panes ever had an incarnation or an intent; the history's length costs nothing."""
+        ...
+
+    def dead_letter_count(self) -> int:
+        """Return how many dead letters there are."""
+        ...
+
+    def raw(self, table: str) -> Iterator[dict[str, object]]:
+        """Yield the rows of one of `RAW_TABLES` as they are stored, undecoded and in no order.
+
+        For auditors, who must see what no record can be: a value may be of any type the store can hold, text that is
+        no text comes as bytes.  Raises ValueError for another table and `StoreFault`.
+        """
+        ...
+
     def snapshot(self) -> AbstractContextManager[None]:
         """Within it every call sees one and the same moment."""
         ...
@@ -145,6 +177,12 @@ class StoreReader(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+def require_raw_table(table: str) -> None:
+    """Raise ValueError unless `StoreReader.raw` can read `table`."""
+    if table not in RAW_TABLES:
+        raise ValueError(f"{table!r} is none of the tables {', '.join(RAW_TABLES)}")
 
 
 def trim_to(last_seq: int, trimmed_seq: int, events_kept_max: int) -> int | None:

@@ -327,6 +327,16 @@ def test_other_trio_runs_keep_their_workers():
     assert not THREAD_CACHE._idle_workers
 
 
+def test_a_thread_cache_that_looks_different_is_left_alone(monkeypatch):
+    class Cache:
+        _idle_workers = {object(): None}  # noqa: RUF012
+
+    for cache in (object(), Cache()):
+        monkeypatch.setattr("trio._core._thread_cache.THREAD_CACHE", cache)
+        asyncio_host._retire({threading.current_thread()})
+    assert len(Cache._idle_workers) == 1
+
+
 def test_the_poller_needs_no_thread_and_is_left_out_where_trio_looks_different(monkeypatch):
     async def main(threads):
         before = set(threading.enumerate())

@@ -1,0 +1,566 @@
+"""Everything around the store, and every step that is possible in a state.
+
+A `State` is a store, the files, whether an attempt at reconciling runs, and the latest process.  `World.steps` yields
+each possible step with the state it leads to; a step that breaks a law is yielded with what it broke instead.
+
+What the checker assumes of a host and an adapter, and nothing more:
+
+* a process is gone before its successor is launched, or files are changed unattended (the Launcher's `stop`, or the
+  host's word, contract I-10 and I-11);
+* a hook that ends without an answer lets no tool run, unless nobody could be reached at all, the last batch was let
+  pass, and no call of this one was ever answered; then the adapter says so in `passed_unseen`;
+* a harness goes on to its next batch only when every call of the last one has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from fencepost.actors.intent_state import Code
+from fencepost.actors.pane_state import Limits
+from fencepost.mailbox.records import IncarnationRecord, IntentRecord
+from model_check.laws import Broken
+from model_check.ledger import (
+    BLOCKED_BY,
+    NO_ADMISSION,
+    PASSED,
+    UNSEEN,
+    Call,
+    Ledger,
+    Reply,
+    Store,
+    Transaction,
+    described,
+)
+
+__all__ = ["Batch", "Bounds", "Process", "State", "Step", "World"]
+
+
+class Bounds(NamedTuple):
+    """How large the world is."""
+
+    faults: int | None
+    """How many faults a run may have; None for any number."""
+    calls: int = 2
+    """Tool calls of a batch."""
+    batches_a_turn: int = 2
+    late_batches: int = 1
+    """How many earlier batches, besides the bound one, may still have messages under way."""
+    startup_attempts: int = 2
+    soft_redeliveries: int = 1
+    second_intent: bool = True
+    """Whether a second transition is ever detected."""
+    soft_only: bool = False
+    """Whether every harness takes soft batches."""
+
+
+# A call of the current batch: still asking, ended without having run, or running.
+ASKS, BLOCKED, RUNS = 0, 1, 2
+
+# A process of the latest incarnation.
+UNBORN, ALIVE, DEAD, ZOMBIE, BUSY_ZOMBIE = "not yet started", "alive", "dead", "zombie", "zombie with running tools"
+
+# Files of the head intent.
+UNTOUCHED, HALF, DONE = 0, 1, 2
+
+
+class Batch(NamedTuple):
+    """A tool batch: what the store holds of it, and what only an onlooker knows."""
+
+    turn: int = 1
+    index: int = 1
+    named: bool = True
+    """Whether the adapter could name the turn."""
+    admission: int = NO_ADMISSION
+    denied: bool = False
+    """Whether any of its calls was ever answered with a block."""
+    unseen: str | None = None
+    """What the adapter says about calls it let pass on its own."""
+    known: int = 0
+    """The intents whose payload the model had been shown before it planned this batch, one bit each."""
+    printed: int = 0
+    """The intents whose payload a hook of this batch wrote out; its mark_delivered may arrive from now on."""
+
+
+class Process(NamedTuple):
+    """The process of the latest incarnation; the last of its batches is the current one."""
+
+    condition: str
+    informed: bool = False
+    """Whether it was given its tagged input; then it echoes the startup delivery id, and its handshake may arrive."""
+    shown: int = 0
+    """What the model will have been shown when it plans its next turn."""
+    batches: tuple[Batch, ...] = ()
+    calls: tuple[int, ...] = ()
+
+
+class State(NamedTuple):
+    """All that the future can depend on."""
+
+    store: Store = Store()
+    files: int = UNTOUCHED
+    attempt: bool = False
+    """Whether an attempt at reconciling the head is running, in memory."""
+    process: Process | None = None
+
+
+class Step(NamedTuple):
+    """One possible step: how many faults it takes, what happens, and where it leads, or which law it breaks."""
+
+    faults: int
+    text: str
+    state: State
+    broken: str | None = None
+
+
+def _bit(number: int) -> int:
+    return 1 << (number - 1)
+
+
+class World:
+    """The steps of a world of a given size."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.ledger = Ledger(
+            Limits(startup_attempts_max=bounds.startup_attempts, soft_redeliveries_max=bounds.soft_redeliveries)
+        )
+
+    # -- what a state looks like ---------------------------------------------------------------------------------
+
+    def good_end(self, state: State) -> bool:
+        """Whether nothing is owed: everything detected is resolved."""
+        return bool(state.store.first) and not self.ledger.head(state.store)
+
+    def described(self, state: State) -> str:
+        """The rows' codes and where everybody is, in one line."""
+        store, live = state.store, self.ledger.live(state.store)
+        parts = [described(intent, live=live) for intent in self.ledger.intents(store)] or ["no intent"]
+        row = self.ledger.latest(store)
+        if row is None:
+            parts.append("no process yet")
+        else:
+            parts.append(_described_process(row, state.process))
+        if state.files:
+            parts.append("files half changed" if state.files == HALF else "files changed")
+        if state.attempt:
+            parts.append("reconciling")
+        return "; ".join(parts)
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def steps(self, state: State) -> Iterator[Step]:
+        """Every step possible in `state`."""
+        try:
+            self.ledger.probe(state.store)
+        except Broken as broken:
+            yield Step(0, "somebody without a right to speaks", state, str(broken))
+            return
+        yield from self._detections(state)
+        yield from self._reconciliation(state)
+        yield from self._host(state)
+        yield from self._human(state)
+        process = state.process
+        if process is None:
+            return
+        if process.condition in {ZOMBIE, BUSY_ZOMBIE}:
+            if process.condition == BUSY_ZOMBIE:
+                yield Step(0, "the retired process's tools end", state._replace(process=Process(ZOMBIE)))
+            return
+        yield from self._messages(state, process)
+        if process.condition == ALIVE:
+            yield from self._calls(state, process)
+            yield from self._harness(state, process)
+
+    def _try(self, faults: int, text: str, state: State, action: str, *args: object, **moved: object) -> Iterator[Step]:
+        """The step that one transaction makes; `moved` is what else it changes in the state."""
+        try:
+            done: Transaction | None = getattr(self.ledger, action)(state.store, *args)
+            if done is not None:
+                after = state._replace(**moved)  # type: ignore[arg-type]
+                yield Step(faults, text, self._after(after, done, known=None))
+        except Broken as broken:
+            yield Step(faults, text, state, str(broken))
+
+    def _detections(self, state: State) -> Iterator[Step]:
+        if not state.store.first:
+            yield from self._try(0, "a base moves: detected", state, "detect", "first")
+        elif state.store.detected == UNSEEN and self.bounds.second_intent:
+            for how in ("incompatible", "compatible"):
+                yield from self._try(0, f"the base moves again ({how}): detected", state, "detect", how)
+            yield from self._try(1, "the base moves again, ambiguously: detected", state, "detect", "ambiguous")
+
+    # -- the runtime: reconciling, dying, coming back ------------------------------------------------------------
+
+    def _reconciliation(self, state: State) -> Iterator[Step]:
+        row = self.ledger.intent(self.ledger.head(state.store))
+        reconciling = row is not None and self.ledger.codes[self.ledger.head(state.store)] in _RECONCILING
+        process = state.process
+        if state.attempt or (process is not None and process.condition == UNBORN):
+            yield self._crash(state)
+        reopened = self._crash(state).state
+        yield from self._try(
+            1, "the runtime dies; reopened, it stops the unproved process and gives the attempt up", reopened, "reopen",
+            process=None,
+        )
+        if not reconciling or row is None:
+            return
+        if not state.attempt:
+            yield Step(0, "the interrupted reconciliation is resumed", state._replace(attempt=True))
+            return
+        if row.planned_op is None:
+            yield from self._try(0, "the attempt commits its plan", state, "plan")
+        elif state.files == UNTOUCHED:
+            yield self._touch(state)
+        elif state.files == HALF:
+            yield Step(0, "the attempt finishes changing files", state._replace(files=DONE))
+        else:
+            yield from self._try(0, "the result is verified and saved", state, "outcome", "plain")
+            yield from self._try(0, "the result covers the later intent, and is saved", state, "outcome", "covering")
+            if state.store.detected == UNSEEN and self.bounds.second_intent:
+                yield from self._try(
+                    0, "the result is saved with a transition discovered on the way", state, "outcome", "discovering"
+                )
+        if state.files != DONE:
+            yield from self._try(1, "the probe finds files it cannot vouch for", state, "outcome", "recovery")
+            yield from self._try(1, "the probe finds no provable target", state, "outcome", "diverged")
+
+    def _touch(self, state: State) -> Step:
+        """The first change of a file: the point of no return."""
+        text = "the attempt begins to change files"
+        process = state.process
+        if process is not None and (RUNS in process.calls or process.condition == BUSY_ZOMBIE):
+            return Step(0, text, state, "files are changed while a tool call that was let pass is running")
+        return Step(0, text, state._replace(files=HALF))
+
+    @staticmethod
+    def _crash(state: State) -> Step:
+        unborn = state.process is not None and state.process.condition == UNBORN
+        return Step(
+            1,
+            "the runtime dies, and is reopened",
+            state._replace(attempt=False, process=Process(DEAD) if unborn else state.process),
+        )
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def _host(self, state: State) -> Iterator[Step]:
+        store, process = state.store, state.process
+        live = self.ledger.live(store)
+        condition = None if process is None else process.condition
+        if condition in {ZOMBIE, BUSY_ZOMBIE}:
+            yield Step(0, "the retired process is stopped, and is provably gone", state._replace(process=None))
+            return
+        if condition == UNBORN:
+            yield from self._start(state)
+        gone = not live or condition == DEAD
+        fault = 0 if gone else 1
+        how = "launches a process" if gone else "launches a process in place of the live one, which is gone"
+        yield from self._try(fault, f"the host {how}", state, "launch", True, process=None)
+        if not self.bounds.soft_only:
+            weak = f"the host {how} (of a kind that takes no soft batches)"
+            yield from self._try(1, weak, state, "launch", False, process=None)
+        if live:
+            dead = condition == DEAD
+            told = "the host reports that the process is gone" if dead else "the host reports a failed launch"
+            yield from self._try(0 if dead else 1, told, state, "launch_failed")
+            yield from self._try(1, "the host retires the process", state, "retire")
+        elif store.latest and self.ledger.codes[self.ledger.head(store)] is Code.D:
+            yield from self._try(0, "with no process alive, reconciling begins", state, "unattended")
+
+    def _start(self, state: State) -> Iterator[Step]:
+        row = self.ledger.latest(state.store)
+        assert row is not None
+        tagged = row.startup_intent_id is not None
+        told = int(str(row.startup_intent_id).removeprefix("intent-")) if tagged else 0
+        process = Process(ALIVE, calls=(ASKS,) * self.bounds.calls)
+        if tagged:
+            shown = _bit(told)
+            informed = process._replace(informed=True, shown=shown, batches=(Batch(known=shown),))
+            yield Step(
+                0,
+                f"the process starts with the payload of intent {told} as its first input",
+                self._settled(state._replace(process=informed)),
+            )
+            text = "the process starts, but its tagged input does not reach it"
+            yield Step(1, text, self._settled(state._replace(process=process._replace(batches=(Batch(),)))))
+        else:
+            yield Step(
+                0, "the process starts", self._settled(state._replace(process=process._replace(batches=(Batch(),))))
+            )
+
+    def _human(self, state: State) -> Iterator[Step]:
+        yield from self._try(0, "a human resolves the conflict", state, "resolve")
+        yield from self._try(0, "a human grants new attempts", state, "rearm")
+        yield from self._try(0, "a human discards the delivery", state, "discard")
+
+    # -- messages that are under way -----------------------------------------------------------------------------
+
+    def _messages(self, state: State, process: Process) -> Iterator[Step]:
+        head = self.ledger.head(state.store)
+        number = 1 if head == state.store.first else 2
+        batches = process.batches
+        for position, batch in enumerate(batches):
+            place = (batch.turn, batch.index)
+            if head and batch.printed & _bit(number):
+                yield from self._try(0, "the hook's mark_delivered arrives", state, "mark", number, place)
+            if position < len(batches) - 1:
+                yield from self._try(0, "the report that the batch completed arrives", state, "complete", place)
+        if process.informed:
+            yield from self._try(0, "the process's startup handshake arrives", state, "ready")
+        for position, batch in enumerate(batches):
+            current = position == len(batches) - 1
+            if current and ASKS in process.calls:
+                continue
+            which = "the current batch" if current and process.condition == ALIVE else "an earlier batch"
+            text = f"a tool call of {which} arrives again, or late"
+            yield from self._answers(state, process, position, text, fault=1, heard=False)
+
+    # -- tool calls ----------------------------------------------------------------------------------------------
+
+    def _calls(self, state: State, process: Process) -> Iterator[Step]:
+        if ASKS not in process.calls:
+            return
+        position = len(process.batches) - 1
+        batch = process.batches[position]
+        yield from self._answers(state, process, position, "a tool call asks", fault=0, heard=True)
+        ended = self._with_call(process, BLOCKED)
+        yield Step(1, "a hook gives up waiting; its request is still under way", state._replace(process=ended))
+        calm = (
+            (len(process.batches) == 1 and not process.informed)
+            if position == 0
+            else process.batches[-2].admission == PASSED and not process.batches[-2].denied
+        )
+        silent = batch.admission == NO_ADMISSION and not batch.denied and BLOCKED not in process.calls
+        row = self.ledger.latest(state.store)
+        if calm and silent and row is not None and row.startup_intent_id is None:
+            for unseen, told in (("yes", ""), ("maybe", ", and forgets whether it did")):
+                passed = self._with_call(process, RUNS)
+                passed = passed._replace(batches=(*passed.batches[:-1], batch._replace(unseen=unseen)))
+                text = f"nobody can be reached; the adapter lets a call pass on its own{told}"
+                yield Step(1, text, self._settled(state._replace(process=passed)))
+
+    def _answers(
+        self, state: State, process: Process, position: int, text: str, *, fault: int, heard: bool
+    ) -> Iterator[Step]:
+        """Everything that can come of one request: its transactions, its answer, and a death between any two."""
+        for patient in (True, False):
+            call = self._request(process, position, patient=patient)
+            try:
+                reply = self.ledger.ask(state.store, call)
+            except Broken as broken:
+                yield Step(fault, text, state, str(broken))
+                return
+            if not patient and reply == seen:
+                return
+            seen = reply
+            told = text if patient else f"{text}, and its time to wait is spent"
+            yield from self._outcomes(state, position, told, reply, fault=fault, heard=heard)
+
+    def _outcomes(
+        self, state: State, position: int, text: str, reply: Reply, *, fault: int, heard: bool
+    ) -> Iterator[Step]:
+        try:
+            for count, commit in enumerate(reply.commits, start=1):
+                state = self._committed(state, position, commit)
+                if count < len(reply.commits) or reply.answer is not None:
+                    dead = self._crash(state).state
+                    yield Step(fault + 1, f"{text}; the runtime commits, and dies before it answers", self._settled(dead))
+        except Broken as broken:
+            yield Step(fault, text, state, str(broken))
+            return
+        if reply.answer is None:
+            if reply.commits:
+                yield Step(fault, f"{text}, and waits behind the reconciliation", self._settled(state))
+            return
+        told = f"{text}: {reply.answer}"
+        denied = reply.answer != "allowed"
+        process = state.process
+        assert process is not None
+        if not denied and process.batches[position].denied:
+            yield Step(fault, told, state, "a call was allowed, in a batch of which a call had been blocked")
+            return
+        batches = list(process.batches)
+        batches[position] = batches[position]._replace(denied=batches[position].denied or denied)
+        process = process._replace(batches=tuple(batches))
+        if not heard:
+            yield Step(fault, told, self._settled(state._replace(process=process)))
+            return
+        deaf = self._settled(state._replace(process=self._with_call(process, BLOCKED)))
+        if reply.answer == "allowed":
+            yield Step(fault, told, self._settled(state._replace(process=self._with_call(process, RUNS))))
+            yield Step(fault + 1, f"{told}, which its hook does not live to say", deaf)
+        elif reply.shown:
+            bit = _bit(reply.shown)
+            batches[position] = batches[position]._replace(printed=batches[position].printed | bit)
+            printed = process._replace(shown=process.shown | bit, batches=tuple(batches))
+            yield Step(fault, f"{told}, which its hook writes out",
+                       self._settled(state._replace(process=self._with_call(printed, BLOCKED))))
+            yield Step(fault + 1, f"{told}, which its hook does not live to write out", deaf)
+        else:
+            yield Step(fault, told, deaf)
+
+    def _request(self, process: Process, position: int, *, patient: bool) -> Call:
+        batch = process.batches[position]
+        return Call(
+            batch.turn, batch.index, batch.named, batch.admission, process.informed, batch.unseen, patient
+        )
+
+    def _committed(self, state: State, position: int, commit: Transaction) -> State:
+        """The state after one of a call's transactions, not yet settled: its batches keep their places."""
+        process = state.process
+        assert process is not None
+        batch = process.batches[position]
+        self._check_told(commit, batch.known)
+        if commit.admission is not None:
+            if batch.admission not in {NO_ADMISSION, commit.admission}:
+                raise Broken("the first decision of a batch was changed")
+            batches = list(process.batches)
+            batches[position] = batch._replace(admission=commit.admission)
+            process = process._replace(batches=tuple(batches))
+        return self._begun(state, commit)._replace(store=commit.store, process=process)
+
+    @staticmethod
+    def _with_call(process: Process, outcome: int) -> Process:
+        """One asking call ends so; which of them does not matter."""
+        calls = list(process.calls)
+        calls[calls.index(ASKS)] = outcome
+        return process._replace(calls=tuple(sorted(calls)))
+
+    # -- the harness ---------------------------------------------------------------------------------------------
+
+    def _harness(self, state: State, process: Process) -> Iterator[Step]:
+        yield Step(1, "the process dies", self._settled(state._replace(process=process._replace(condition=DEAD))))
+        if ASKS in process.calls:
+            return
+        last = process.batches[-1]
+        calls = (ASKS,) * self.bounds.calls
+        turn = Batch(turn=last.turn + 1, known=process.shown)
+        for faults, text, batch in (
+            (0, "the batch ends; the model is shown its results and begins its next turn", turn),
+            (1, "the batch ends; the next turn begins, which the adapter cannot name", turn._replace(named=False)),
+            (0, "the batch ends; the same turn goes on with another batch",
+             Batch(turn=last.turn, index=last.index + 1, named=last.named, known=last.known)),
+        ):
+            if batch.index <= self.bounds.batches_a_turn:
+                after = process._replace(batches=(*process.batches, batch), calls=calls)
+                yield Step(faults, text, self._settled(state._replace(process=after)))
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    def _after(self, state: State, commit: Transaction, *, known: int | None) -> State:
+        self._check_told(commit, known)
+        state = self._begun(state, commit)._replace(store=commit.store)
+        if commit.launched:
+            state = state._replace(process=Process(UNBORN))
+        return self._settled(state)
+
+    @staticmethod
+    def _check_told(commit: Transaction, known: int | None) -> None:
+        """No silent loss: an acknowledgement names what the model was shown before the acknowledging turn."""
+        for number in (1, 2):
+            if commit.acknowledged & _bit(number):
+                if known is None:
+                    raise Broken(f"intent {number} was acknowledged by something that is no tool call")
+                if not known & _bit(number):
+                    raise Broken(
+                        f"intent {number} was acknowledged by a turn that began before the model was shown its payload"
+                    )
+
+    def _begun(self, state: State, commit: Transaction) -> State:
+        """Law 13: an attempt begins where none is running, and a fresh one finds untouched files."""
+        if not commit.attempt:
+            return state
+        if state.attempt:
+            raise Broken("law 13: a second reconciliation was begun beside the running one")
+        return state._replace(attempt=True)
+
+    def _settled(self, state: State) -> State:
+        """The canonical state: what can matter no more is forgotten, turns are numbered by rank."""
+        store, ledger = state.store, self.ledger
+        head = ledger.head(store)
+        code = ledger.codes[head]
+        if code not in _RECONCILING:
+            state = state._replace(attempt=False)
+            if code not in _CONFLICTED:
+                state = state._replace(files=UNTOUCHED)
+        place, numbered = (1, 1) if ledger.bound[head] else None, state.process
+        if numbered is not None and not ledger.live(store):
+            numbered = _retired(numbered)
+        elif numbered is not None and numbered.batches:
+            numbered, place = self._numbered(numbered, ledger.bound[head], self._open(store))
+        if place is not None and ledger.bound[head] != place:
+            moved = ledger.moved(head, place)
+            store = store._replace(first=moved) if head == store.first else store._replace(second=moved)
+        return state._replace(store=store, process=numbered)
+
+    def _open(self, store: Store) -> int:
+        """The intents that are not resolved, one bit each."""
+        unresolved = self.ledger.unresolved
+        return unresolved[store.first] | unresolved[store.second] << 1
+
+    def _numbered(
+        self, process: Process, bound: tuple[int, int] | None, open_bits: int
+    ) -> tuple[Process, tuple[int, int] | None]:
+        kept = _remembered(process.batches, bound, self.bounds.late_batches)
+        turns = sorted({batch.turn for batch in kept} | ({bound[0]} if bound else set()))
+        rank = {turn: number for number, turn in enumerate(turns, start=1)}
+        batches, place = [], None
+        for batch in kept:
+            index = sum(other.turn == batch.turn and other.index <= batch.index for other in kept)
+            if (batch.turn, batch.index) == bound:
+                place = (rank[batch.turn], index)
+            batches.append(
+                batch._replace(
+                    turn=rank[batch.turn], index=index, known=batch.known & open_bits, printed=batch.printed & open_bits
+                )
+            )
+        if bound and place is None:  # bound to something that no batch of this process is
+            place = (rank[bound[0]], 9)
+        settled = process._replace(shown=process.shown & open_bits, batches=tuple(batches))
+        return (settled._replace(calls=()) if process.condition == DEAD else settled), place
+
+
+_RECONCILING: Final = {Code.C_OPEN, Code.C_COMPLETE, Code.C_UNATTENDED}
+_CONFLICTED: Final = {Code.RECOVERY_REQUIRED, Code.TOPOLOGY_DIVERGED}
+
+
+def _remembered(batches: tuple[Batch, ...], bound: tuple[int, int] | None, late: int) -> tuple[Batch, ...]:
+    """The current batch, the bound one, and the latest few others."""
+    kept, others = [batches[-1]], 0
+    for batch in reversed(batches[:-1]):
+        if (batch.turn, batch.index) == bound:
+            kept.append(batch)
+        elif others < late:
+            kept.append(batch)
+            others += 1
+    return tuple(reversed(kept))
+
+
+def _retired(process: Process) -> Process | None:
+    """Of a retired process only matters whether it may still be there, and may still be touching files."""
+    if process.condition in {UNBORN, DEAD}:
+        return None
+    if process.condition == ALIVE:
+        return Process(BUSY_ZOMBIE if RUNS in process.calls else ZOMBIE)
+    return process
+
+
+def _described_process(row: IncarnationRecord, process: Process | None) -> str:
+    condition = "gone" if process is None else process.condition
+    text = f"process {'live' if row.live else 'retired'}, {condition}"
+    if row.startup_intent_id is not None:
+        text += f", attempt {row.startup_attempt} for {row.startup_intent_id.replace('-', ' ')}"
+    if row.delivered_intent_id is not None:
+        text += ", marked"
+    if process is not None and process.condition == ALIVE:
+        text += f", calls {'/'.join(('asking', 'ended', 'running')[call] for call in process.calls)}"
+    return text
+
+
+def _blocker(batch: Batch) -> int:
+    return batch.admission - BLOCKED_BY if batch.admission >= BLOCKED_BY else 0
+
+
+__all__ += ["IntentRecord"]
