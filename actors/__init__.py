@@ -16,6 +16,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
         "Anchor",
         "Answer",
         "Applied",
+        "AttemptView",
         "BaseTransition",
         "BlockGeneric",
         "BlockPayload",
@@ -27,6 +28,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
         "IncarnationView",
         "IntentView",
         "Launch",
+        "Launcher",
         "ModelTurn",
         "NeedsRecovery",
         "Reason",
@@ -36,6 +38,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
         "StartupDelivery",
         "SyncStatus",
         "ToolBoundary",
+        "Transcript",
         "Unchanged",
     ),
 }
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
         Anchor as Anchor,
         Answer as Answer,
         Applied as Applied,
+        AttemptView as AttemptView,
         BaseTransition as BaseTransition,
         BlockGeneric as BlockGeneric,
         BlockPayload as BlockPayload,
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
         IncarnationView as IncarnationView,
         IntentView as IntentView,
         Launch as Launch,
+        Launcher as Launcher,
         ModelTurn as ModelTurn,
         NeedsRecovery as NeedsRecovery,
         Reason as Reason,
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
         StartupDelivery as StartupDelivery,
         SyncStatus as SyncStatus,
         ToolBoundary as ToolBoundary,
+        Transcript as Transcript,
         Unchanged as Unchanged,
     )
 else:

@@ -224,6 +224,8 @@ def _no_proof(  # noqa: PLR0911 - one return for each step of section 3
         return _nothing_pending(boundary)  # step 8
     if head.exhausted_at is not None or head.state in {IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED}:
         return Decision(answer=generic(Reason.CONFLICTED), puts=_admit_block(boundary, head))  # step 6
+    if admission is not None and head.state is IntentState.DETECTED and admission.intent_id != head.intent_id:
+        return _first_decision(boundary)  # blocked by an intent now resolved; a later batch may be running already
     if head.state is not IntentState.DETECTED or not speaker.soft_batches:
         return _restart(state, boundary, Reason.PAYLOAD_UNBOUND)  # step 7, its net and [D6]
     if call.turn is None or not speaker.turn_order:
@@ -242,6 +244,11 @@ def _nothing_pending(boundary: Boundary) -> Decision:
     """Admit the batch, unless one of its calls was blocked before: then its first decision stands."""
     if boundary.admission is None:
         return Decision(answer=Allow(), puts=(_admission(boundary, AdmissionDecision.PASS, None),))
+    return _first_decision(boundary)
+
+
+def _first_decision(boundary: Boundary) -> Decision:
+    """What a call of a batch gets whose block stands, though the intent that blocked it is resolved."""
     blocked_by = boundary.blocked_by
     if blocked_by is not None and blocked_by.payload is not None:
         return Decision(answer=BlockPayload(blocked_by.intent_id, blocked_by.payload))

@@ -1,7 +1,8 @@
 """The one place where records become rows and rows become records, and event data becomes JSON and comes back.
 
 A row is a tuple in the order of `RecordCodec.columns`.  Encoding is one `attrgetter` call, which is what makes it
-cheap; the columns of optional enums come last, because they are the only ones it cannot take apart.  Decoding trusts
+cheap; the columns of optional enums come last, because they are the only ones it cannot take apart (an optional bool
+it could not either; no record has one).  Decoding trusts
 nothing: every value's type is compared with the field's, an enum must be one of its words, and the record's own laws
 are checked by constructing it.  Whatever fails there is a `CorruptRecord` that says where it lies.
 """
@@ -67,11 +68,20 @@ class _Field:
     optional: bool
     boolean: bool
 
+    @property
+    def plain_suffix(self) -> str:
+        """What to append to the field's name to reach its stored value, where that is not the value itself."""
+        if self.enum is not None:
+            return "._value_"
+        return ".real" if self.boolean else ""  # an int, which sqlite3 binds without looking for an adapter
+
 
 def _field(name: str, annotation: object) -> _Field:
     parts = get_args(annotation) or (annotation,)
     (kind,) = (cast("type", part) for part in parts if part is not NoneType)
     optional = NoneType in parts
+    if optional and kind is bool:
+        raise TypeError(f"{name}: an optional bool has no encoding")
     enum = kind if issubclass(kind, StrEnum) else None
     stored = {str if enum else int if kind is bool else kind} | ({NoneType} if optional else set())
     return _Field(name, frozenset(stored), enum, optional, kind is bool)
@@ -142,7 +152,7 @@ def _encoder(described: Sequence[_Field]) -> Callable[[Record], Row]:
     trailing = [item.name for item in described[len(leading) :]]
     take = cast(
         "Callable[[Record], Row]",
-        operator.attrgetter(*(f"{item.name}._value_" if item.enum else item.name for item in leading)),
+        operator.attrgetter(*(f"{item.name}{item.plain_suffix}" for item in leading)),
     )
     if not trailing:
         return take

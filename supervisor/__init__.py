@@ -16,7 +16,6 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.supervisor.chaos": ("Chaos", "SweepResult"),
     "fencepost.supervisor.invariants": ("Violation", "check"),
     "fencepost.supervisor.options": ("Options",),
-    "fencepost.supervisor.ports": ("Launcher",),
     "fencepost.supervisor.runtime": ("open_supervisor",),
     "fencepost.supervisor.status": ("RuntimeStatus",),
     "fencepost.supervisor.supervisor": ("Pane", "Supervisor"),
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from fencepost.supervisor.chaos import Chaos as Chaos, SweepResult as SweepResult
     from fencepost.supervisor.invariants import Violation as Violation, check as check
     from fencepost.supervisor.options import Options as Options
-    from fencepost.supervisor.ports import Launcher as Launcher
     from fencepost.supervisor.runtime import open_supervisor as open_supervisor
     from fencepost.supervisor.status import RuntimeStatus as RuntimeStatus
     from fencepost.supervisor.supervisor import Pane as Pane, Supervisor as Supervisor

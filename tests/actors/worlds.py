@@ -168,7 +168,8 @@ def replacement(intent: IntentRecord, attempt: int = 1, **changes: Any) -> Incar
 
 def pane(head: IntentRecord | None, *later: IntentRecord, attempt: int = 1, **capabilities: bool) -> PaneState:
     """A pane with that head, and the incarnation that such a head implies."""
-    if head is None or (head.state in {IntentState.DETECTED, IntentState.TOPOLOGY_DIVERGED} and head.mode is None):
+    plain = {IntentState.DETECTED, IntentState.TOPOLOGY_DIVERGED, IntentState.ACKNOWLEDGED, IntentState.SUPERSEDED}
+    if head is None or (head.state in plain and head.mode is None):
         latest = incarnation(**capabilities)
     elif head.exhausted_at is not None:
         latest = retired(replacement(head, attempt))

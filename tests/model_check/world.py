@@ -49,6 +49,8 @@ class Bounds(NamedTuple):
     """How many earlier batches, besides the bound one, may still have messages under way."""
     startup_attempts: int = 2
     soft_redeliveries: int = 1
+    strays: bool = False
+    """Whether a repeated request may still be served after its batch ended and before that was reported."""
     second_intent: bool = True
     """Whether a second transition is ever detected."""
     soft_only: bool = False
@@ -75,6 +77,8 @@ class Batch(NamedTuple):
     admission: int = NO_ADMISSION
     denied: bool = False
     """Whether any of its calls was ever answered with a block."""
+    heard: bool = True
+    """Whether every call that ended did so on an answer that its hook wrote out; else no completion is reported."""
     unseen: str | None = None
     """What the adapter says about calls it let pass on its own."""
     known: int = 0
@@ -305,7 +309,7 @@ class World:
             place = (batch.turn, batch.index)
             if head and batch.printed & _bit(number):
                 yield from self._try(0, "the hook's mark_delivered arrives", state, "mark", number, place)
-            if position < len(batches) - 1:
+            if position < len(batches) - 1 and batch.heard:
                 yield from self._try(0, "the report that the batch completed arrives", state, "complete", place)
         if process.informed:
             yield from self._try(0, "the process's startup handshake arrives", state, "ready")
@@ -313,9 +317,16 @@ class World:
             current = position == len(batches) - 1
             if current and ASKS in process.calls:
                 continue
+            late = state
+            if not current and not self.bounds.strays:
+                # A request served after its batch has ended: the report has arrived, or never will.
+                if batch.admission == NO_ADMISSION and any(later.admission == PASSED for later in batches[position:]):
+                    continue
+                unreported = batches[:position] + (batch._replace(heard=False),) + batches[position + 1 :]
+                late = state._replace(process=process._replace(batches=unreported))
             which = "the current batch" if current and process.condition == ALIVE else "an earlier batch"
             text = f"a tool call of {which} arrives again, or late"
-            yield from self._answers(state, process, position, text, fault=1, heard=False)
+            yield from self._answers(late, position, text, fault=1, heard=False)
 
     # -- tool calls ----------------------------------------------------------------------------------------------
 
@@ -324,8 +335,8 @@ class World:
             return
         position = len(process.batches) - 1
         batch = process.batches[position]
-        yield from self._answers(state, process, position, "a tool call asks", fault=0, heard=True)
-        ended = self._with_call(process, BLOCKED)
+        yield from self._answers(state, position, "a tool call asks", fault=0, heard=True)
+        ended = self._unheard(process)
         yield Step(1, "a hook gives up waiting; its request is still under way", state._replace(process=ended))
         calm = (
             (len(process.batches) == 1 and not process.informed)
@@ -342,9 +353,11 @@ class World:
                 yield Step(1, text, self._settled(state._replace(process=passed)))
 
     def _answers(
-        self, state: State, process: Process, position: int, text: str, *, fault: int, heard: bool
+        self, state: State, position: int, text: str, *, fault: int, heard: bool
     ) -> Iterator[Step]:
         """Everything that can come of one request: its transactions, its answer, and a death between any two."""
+        process = state.process
+        assert process is not None
         for patient in (True, False):
             call = self._request(process, position, patient=patient)
             try:
@@ -387,7 +400,7 @@ class World:
         if not heard:
             yield Step(fault, told, self._settled(state._replace(process=process)))
             return
-        deaf = self._settled(state._replace(process=self._with_call(process, BLOCKED)))
+        deaf = self._settled(state._replace(process=self._unheard(process)))
         if reply.answer == "allowed":
             yield Step(fault, told, self._settled(state._replace(process=self._with_call(process, RUNS))))
             yield Step(fault + 1, f"{told}, which its hook does not live to say", deaf)
@@ -399,7 +412,7 @@ class World:
                        self._settled(state._replace(process=self._with_call(printed, BLOCKED))))
             yield Step(fault + 1, f"{told}, which its hook does not live to write out", deaf)
         else:
-            yield Step(fault, told, deaf)
+            yield Step(fault, told, self._settled(state._replace(process=self._with_call(process, BLOCKED))))
 
     def _request(self, process: Process, position: int, *, patient: bool) -> Call:
         batch = process.batches[position]
@@ -427,6 +440,11 @@ class World:
         calls = list(process.calls)
         calls[calls.index(ASKS)] = outcome
         return process._replace(calls=tuple(sorted(calls)))
+
+    def _unheard(self, process: Process) -> Process:
+        """One asking call's hook ends without having written anything out; the tool does not run."""
+        process = self._with_call(process, BLOCKED)
+        return process._replace(batches=(*process.batches[:-1], process.batches[-1]._replace(heard=False)))
 
     # -- the harness ---------------------------------------------------------------------------------------------
 
