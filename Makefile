@@ -6,7 +6,7 @@
 
 PYTHON      ?= python3
 VENV        ?= .venv
-DEMO        ?= examples/demo.py
+DEMO        ?= examples/demo
 BENCH       ?= benchmarks/bench.py
 MODEL_CHECK ?= tests/model_check/__main__.py
 
@@ -47,7 +47,7 @@ lint: $(VENV)/installed-lint typing ## ruff, mypy and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
-	MYPYPATH=tests $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
+	MYPYPATH=tests:examples/demo $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
 	$(BIN)/pyright
 
 format: $(VENV)/installed-lint ## rewrite the sources in the one format

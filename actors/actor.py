@@ -101,6 +101,7 @@ class Actor(ABC):
         self.busy_at = system.clock.monotonic()
         self._chaotic = system.chaotic
         self._children: set[trio.CancelScope] = set()
+        self._daemons: set[trio.CancelScope] = set()
 
     # -- what a kind of actor provides --
 
@@ -169,15 +170,25 @@ class Actor(ABC):
 
     # -- children and death --
 
-    def spawn(self, fn: Callable[[Unpack[Ts]], Awaitable[None]], *args: Unpack[Ts]) -> trio.CancelScope:
-        """Run `fn` beside the loop; it ends with the activation.  Returns the scope that ends it sooner."""
+    def spawn(
+        self, fn: Callable[[Unpack[Ts]], Awaitable[None]], *args: Unpack[Ts], daemon: bool = False
+    ) -> trio.CancelScope:
+        """Run `fn` beside the loop; it ends with the activation.  Returns the scope that ends it sooner.
+
+        A daemon is no reason to stay awake.
+        """
         scope = trio.CancelScope()
-        self._children.add(scope)
-        self.system.nursery.start_soon(self._child, scope, fn, args)
+        running = self._daemons if daemon else self._children
+        running.add(scope)
+        self.system.nursery.start_soon(self._child, scope, running, fn, args)
         return scope
 
     async def _child(
-        self, scope: trio.CancelScope, fn: Callable[..., Awaitable[None]], args: tuple[object, ...]
+        self,
+        scope: trio.CancelScope,
+        running: set[trio.CancelScope],
+        fn: Callable[..., Awaitable[None]],
+        args: tuple[object, ...],
     ) -> None:
         try:
             with scope:
@@ -185,11 +196,11 @@ class Actor(ABC):
         except Exception as error:  # noqa: BLE001 - a child's failure is its activation's
             self.crash(error)
         finally:
-            self._children.discard(scope)
+            running.discard(scope)
 
     @property
     def working(self) -> bool:
-        """Whether a child task is running."""
+        """Whether a child task is running that keeps the actor awake."""
         return bool(self._children)
 
     def crash(self, error: BaseException) -> None:
@@ -200,7 +211,7 @@ class Actor(ABC):
 
     def end_children(self) -> None:
         """Cancel every child task."""
-        for scope in list(self._children):
+        for scope in [*self._children, *self._daemons]:
             scope.cancel()
 
 

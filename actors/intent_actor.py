@@ -11,13 +11,14 @@ If the reconciler raises, this activation dies; the next one finds the row recon
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import ClassVar
 
 from attrs import evolve
 
 from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import AttemptFailed, EnsureAttempt, Join, OutcomeReported, PlanAttempt
-from fencepost.actors.intent_state import Plan, starts_attempt, step, view_of
+from fencepost.actors.intent_state import IntentEvent, Plan, starts_attempt, step, view_of
 from fencepost.actors.messages import Diverged, IntentView, NeedsRecovery, Outcome, Reconciled
 from fencepost.mailbox.address import check_id
 from fencepost.mailbox.envelope import Envelope
@@ -43,8 +44,10 @@ from fencepost.mailbox.records import (
 __all__ = ["Attempt", "IntentActor"]
 
 
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+@cache
+def _name_of(event_type: type[IntentEvent]) -> str:
+    """The transition's name in chaos points: `MarkDelivered` is `mark_delivered`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event_type.__name__).lower()
 
 
 class Attempt:
@@ -166,7 +169,7 @@ class IntentActor(Actor):
         if fenced is not None:
             await self._refuse(envelope, fenced, message.part.label, message.now)
             return
-        name = _snake(type(message.event).__name__)
+        name = _name_of(type(message.event))
         taken = step(self._current(), message.event, message.now)
         own = Mutation(label=f"intent.{name}", puts=taken.puts, events=taken.events)
         self.reached(name, "decided")

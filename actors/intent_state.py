@@ -555,15 +555,19 @@ def news_of(event: IntentEvent, after: IntentRecord, now: int) -> tuple[NewEvent
         "intent_seq": after.seq,
         "state": after.state.value,
     }
-    optional = {
-        "incarnation_id": after.incarnation_id,
-        "batch_id": after.batch_id,
-        "payload_sha256": after.payload_sha256,
-        "reason": after.reason if isinstance(event, RequireRecovery | DivergeTopology | Supersede) else None,
-        "to_base": after.to_base if isinstance(event, Coalesce) else None,
-        "recovered": True if isinstance(event, AcknowledgeRecovered) else None,
-    }
-    data.update({name: value for name, value in optional.items() if value is not None})
+    for name in ("incarnation_id", "batch_id", "payload_sha256"):
+        value = getattr(after, name)
+        if value is not None:
+            data[name] = value
+    match event:
+        case RequireRecovery() | DivergeTopology() | Supersede():
+            data["reason"] = after.reason
+        case Coalesce():
+            data["to_base"] = after.to_base
+        case AcknowledgeRecovered():
+            data["recovered"] = True
+        case _:
+            pass
     return (NewEvent(kind=kind, address=f"intent:{after.intent_id}", at=now, data=data),)
 
 

@@ -113,8 +113,9 @@ class _Parked:
 
     envelope: Envelope
     intent_id: str
+    gives_up_at: float
+    """On trio's clock; infinity for one that waits for as long as it takes."""
     patient: bool = True
-    timer: trio.CancelScope | None = None
 
 
 class PaneActor(Actor):
@@ -130,6 +131,8 @@ class PaneActor(Actor):
         self._strangers: OrderedDict[str, IncarnationRecord | None] = OrderedDict()
         self._parked: dict[int, _Parked] = {}
         self._tickets = 0
+        self._alarm: trio.CancelScope | None = None
+        """Ends with the first budget of those that are parked."""
         self._recheck = False
         self._relaunching: trio.CancelScope | None = None
         self._launching = trio.Lock() if system.launcher is not None else None
@@ -406,21 +409,34 @@ class PaneActor(Actor):
         if parked is not None:
             return
         self._tickets += 1
-        parked = _Parked(envelope, intent_id)
-        self._parked[self._tickets] = parked
-        if math.isfinite(wait_seconds):
-            parked.timer = self.spawn(self._run_out, self._tickets, wait_seconds)
+        gives_up_at = trio.current_time() + wait_seconds
+        self._parked[self._tickets] = _Parked(envelope, intent_id, gives_up_at)
+        if self._alarm is not None:
+            self._alarm.deadline = min(self._alarm.deadline, gives_up_at)
+        elif math.isfinite(gives_up_at):
+            self._alarm = trio.CancelScope(deadline=gives_up_at)
+            self.spawn(self._watch_budgets, self._alarm, daemon=True)
 
-    async def _run_out(self, ticket: int, wait_seconds: float) -> None:
-        await trio.sleep(wait_seconds)
-        await self.system.ask(self.address, GiveUpWaiting(ticket))
+    async def _watch_budgets(self, alarm: trio.CancelScope) -> None:
+        """Tell the actor whose budget is spent: one task for all who are parked, and for those parked meanwhile."""
+        while True:
+            with alarm:
+                await trio.sleep_forever()
+            patient = {ticket: parked.gives_up_at for ticket, parked in self._parked.items() if parked.patient}
+            for ticket, gives_up_at in patient.items():
+                if gives_up_at <= trio.current_time():
+                    await self.system.ask(self.address, GiveUpWaiting(ticket))
+            first = min((parked.gives_up_at for parked in self._parked.values() if parked.patient), default=math.inf)
+            if not math.isfinite(first):
+                self._alarm = None
+                return
+            self._alarm = alarm = trio.CancelScope(deadline=first)
 
     async def _give_up_waiting(self, envelope: Envelope) -> None:
         message = envelope.message
         assert isinstance(message, GiveUpWaiting)  # noqa: S101
         parked = self._parked.get(message.ticket)
         if parked is not None:
-            parked.timer = None  # it is the one asking
             parked.patient = False
             await self._decide_parked(message.ticket, parked)
         envelope.reply.answer(None)
@@ -441,8 +457,6 @@ class PaneActor(Actor):
             await self._guarded(envelope, serving)
         if envelope.reply.settled or envelope.reply.abandoned:
             self._parked.pop(ticket, None)
-            if parked.timer is not None:
-                parked.timer.cancel()
 
     async def _outcome_reported(self, envelope: Envelope) -> None:
         """A reconciliation ended: prepare or block, then serve those who waited."""

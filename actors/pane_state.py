@@ -466,5 +466,8 @@ def decide_resolve(state: PaneState, intent_id: str, resolution: str, by: str, n
         assert head is not None  # noqa: S101 - there is at least `intent`
         refused = Refused(Reason.RECONCILING, f"intent {head.intent_id} comes first and is {head.state}")
         return refusal(state, "resolve", None, refused, now)
-    event = Resolve(resolution=resolution, by=by, attended=state.live is not None)
+    # A retired process may still be there, with tools running that were let pass.  Only an intent that got beyond
+    # detection is known to have been begun with no such tools about; a diverged one may have been found so.
+    lingering = state.latest is not None and intent.state is IntentState.TOPOLOGY_DIVERGED
+    event = Resolve(resolution=resolution, by=by, attended=state.live is not None or lingering)
     return Decision(answer=Applied(), intent_events=((intent, event),))

@@ -1,8 +1,8 @@
 """The one place where records become rows and rows become records, and event data becomes JSON and comes back.
 
 A row is a tuple in the order of `RecordCodec.columns`.  Encoding is one `attrgetter` call, which is what makes it
-cheap; the columns of optional enums come last, because they are the only ones it cannot take apart (an optional bool
-it could not either; no record has one).  Decoding trusts
+cheap.  It reaches through an enum to its word and through a bool to its int, except where the field is optional: there
+the enum itself is in the row, which is a str too and is stored as its word.  Decoding trusts
 nothing: every value's type is compared with the field's, an enum must be one of its words, and the record's own laws
 are checked by constructing it.  Whatever fails there is a `CorruptRecord` that says where it lies.
 """
@@ -12,12 +12,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from functools import cache
 from types import NoneType
-from typing import Final, Generic, TypeVar, cast, get_args, get_type_hints
+from typing import Any, Final, Generic, TypeVar, cast, get_args, get_type_hints
 
 import orjson
-from attrs import fields, frozen
+from attrs import AttrsInstance, fields, frozen
 
 from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event, NewDeadLetter, NewEvent
@@ -34,6 +33,7 @@ __all__ = [
     "decode_event",
     "encode_dead_letter",
     "encode_event",
+    "encode_numbered_event",
     "plain",
     "require_storable",
 ]
@@ -71,7 +71,7 @@ class _Field:
     @property
     def plain_suffix(self) -> str:
         """What to append to the field's name to reach its stored value, where that is not the value itself."""
-        if self.enum is not None:
+        if self.enum is not None and not self.optional:
             return "._value_"
         return ".real" if self.boolean else ""  # an int, which sqlite3 binds without looking for an adapter
 
@@ -96,19 +96,24 @@ class RecordCodec(Generic[R]):
 
     def __init__(self, record_type: type[R]) -> None:
         hints = get_type_hints(record_type)
-        described = [_field(attribute.name, hints[attribute.name]) for attribute in fields(record_type)]
-        described.sort(key=lambda item: item.enum is not None and item.optional)
+        described = [
+            _field(attribute.name, hints[attribute.name])
+            for attribute in fields(cast("type[AttrsInstance]", record_type))
+        ]
         self.record_type = record_type
         self.columns: tuple[str, ...] = tuple(item.name for item in described)
-        self.encode: Callable[[R], Row] = _encoder(described)
         self._fields = described
         self._key_of = operator.itemgetter(*(self.columns.index(name) for name in record_type.KEY))
         self._converted: list[tuple[int, dict[object, object]]] = [
-            (index, conversion)
-            for index, item in enumerate(described)
-            if (conversion := _conversion(item)) is not None
+            (index, conversion) for index, item in enumerate(described) if (conversion := _conversion(item)) is not None
         ]
         self._good_signatures: set[tuple[type, ...]] = set()
+        self.encode = self.encoder_of(self.columns)
+
+    def encoder_of(self, columns: Sequence[str]) -> Callable[[R], Row]:
+        """Return a function that takes just these columns' values from a record, in this order."""
+        suffix_of = {item.name: item.plain_suffix for item in self._fields}
+        return cast("Callable[[R], Row]", operator.attrgetter(*(name + suffix_of[name] for name in columns)))
 
     def decode(self, row: Sequence[object], where: str) -> R:
         """Return the record that `row` holds.
@@ -146,28 +151,6 @@ class RecordCodec(Generic[R]):
         return f"{where}: {self.record_type.TABLE}{key if isinstance(key, tuple) else (key,)!r}"
 
 
-def _encoder(described: Sequence[_Field]) -> Callable[[Record], Row]:
-    """Return the function that takes a record apart.  `described` has the optional enums at its end."""
-    leading = [item for item in described if item.enum is None or not item.optional]
-    trailing = [item.name for item in described[len(leading) :]]
-    take = cast(
-        "Callable[[Record], Row]",
-        operator.attrgetter(*(f"{item.name}{item.plain_suffix}" for item in leading)),
-    )
-    if not trailing:
-        return take
-    take_enum = operator.attrgetter(trailing[0])
-    if len(trailing) > 1:
-        names = tuple(trailing)
-        return lambda record: take(record) + tuple(map(plain, (getattr(record, name) for name in names)))
-
-    def encode(record: Record) -> Row:
-        member = take_enum(record)
-        return (*take(record), None if member is None else member._value_)
-
-    return encode
-
-
 def _conversion(item: _Field) -> dict[object, object] | None:
     """Return what a stored value of this field means, value by value, or None where it means itself."""
     if item.boolean:
@@ -178,10 +161,15 @@ def _conversion(item: _Field) -> dict[object, object] | None:
     return {None: None, **words} if item.optional else words
 
 
-@cache
+_CODECS: Final[dict[type[Record], RecordCodec[Any]]] = {}
+
+
 def codec_of(record_type: type[R]) -> RecordCodec[R]:
     """Return the codec of `record_type`, made once."""
-    return RecordCodec(record_type)
+    codec = _CODECS.get(record_type)
+    if codec is None:
+        codec = _CODECS[record_type] = RecordCodec(record_type)
+    return codec
 
 
 def plain(value: object) -> object:
@@ -207,16 +195,22 @@ def _mapping_as_dict(value: object) -> object:
     raise TypeError(f"event data holds a {type(value).__name__}")
 
 
+def encode_numbered_event(seq: int, event: NewEvent) -> tuple[Row, Event]:
+    """Return the event's row, and the event as whoever reads that row will see it.
+
+    Raises one of `UNSTORABLE` if it cannot be kept.
+    """
+    text = encode_event(event)[3]
+    stored = Event(seq=seq, at=event.at, kind=event.kind, address=event.address, data=orjson.loads(text))
+    return (seq, event.at, event.kind, event.address, text), stored
+
+
 def encode_event(event: NewEvent) -> tuple[int, str, str, str]:
     """Return `(at, kind, address, data)` with `data` as JSON text; raises one of `UNSTORABLE` if that cannot be."""
     require_storable(event.at)
     require_storable(event.kind)
     require_storable(event.address)
-    try:
-        data = orjson.dumps(event.data, default=_mapping_as_dict)
-    except orjson.JSONEncodeError as error:
-        raise Unstorable(f"event data {error}") from error
-    return event.at, event.kind, event.address, data.decode()
+    return event.at, event.kind, event.address, orjson.dumps(event.data, default=_mapping_as_dict).decode()
 
 
 def decode_event(row: Sequence[object], where: str) -> Event:

@@ -12,7 +12,6 @@ import trio
 from attrs import frozen
 from outcome import Error, Outcome, Value
 
-
 __all__ = ["Envelope", "ReplySlot"]
 
 T = TypeVar("T")

@@ -23,8 +23,8 @@ is durable.
 * A caller that is cancelled stops waiting; its mutation stands, because nobody could say how far it got.
 * Refused mutations and unreadable records are answers, for one caller each.  Whatever else a store raises is a fault:
   nothing of that batch is visible, and from then on every call raises `StoreFault` with that first cause.
-* The thread ends when it finds the end in the FIFO, so everything before it is answered first, also if nobody waits for it any more, and when the trio run
-  ends without `aclose` (a system task notices).
+* The thread ends when it finds the end in the FIFO, so everything before it is answered first; also if nobody waits
+  for it any more, and when the trio run ends without `aclose` (a system task notices).
 
 With crash points
 -----------------
@@ -50,7 +50,7 @@ import trio
 from outcome import Error, Value
 
 from fencepost.mailbox.codec import require_storable
-from fencepost.mailbox.errors import FencepostError, MailboxClosed, StoreFault
+from fencepost.mailbox.errors import MailboxClosed, StoreFault
 from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
 from fencepost.mailbox.ports import ActorKilled, CrashPoints, Kill, RuntimeKilled
 from fencepost.mailbox.query import Query
@@ -81,6 +81,11 @@ class _Entry:
         self.job = job
         self.task = task
 
+    def stop_waiting(self, _: object) -> trio.lowlevel.Abort:
+        """The task was cancelled; the job is done all the same."""
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
 
 class MutationLine:
     """The one way to a store's writing side.  All methods belong to the trio thread that called `start`.
@@ -104,9 +109,11 @@ class MutationLine:
         self._events_kept_max = events_kept_max
         self._batch_max = 1 if crash_points is not None else batch_max
         self._phase = _Phase.NEW
+        self._thread: threading.Thread | None = None
         self._fault: StoreFault | None = None
         self._queue: SimpleQueue[_Entry | None] = SimpleQueue()
         self._unanswered = 0
+        self._opening_error: BaseException | None = None
         self._ended = False
         self._owed: list[_Entry] = []
         self._killed = False
@@ -126,7 +133,6 @@ class MutationLine:
         self._token = trio.lowlevel.current_trio_token()
         self._thread_ended = trio.Event()
         self._opened = trio.Event()
-        self._opening_error: BaseException | None = None
         self._watch_scope = trio.CancelScope()
         self._thread = threading.Thread(target=self._run_thread, name=f"fencepost line of {self._store.url}")
         self._thread.start()
@@ -188,7 +194,7 @@ class MutationLine:
 
         Does nothing the second time.  If this is cancelled the thread still does all of that, unobserved.
         """
-        if self._phase is _Phase.NEW:
+        if self._thread is None:
             self._phase = _Phase.CLOSING
             return
         self._stop()
@@ -204,7 +210,7 @@ class MutationLine:
         self._killed = True
         self._set_fault(cause, "the runtime was killed")
         self._store.refuse(cause)
-        if self._phase is _Phase.NEW:
+        if self._thread is None:
             self._phase = _Phase.CLOSING
             return
         self._stop()
@@ -231,12 +237,7 @@ class MutationLine:
         entry = _Entry(job, trio.lowlevel.current_task())
         self._unanswered += 1
         self._queue.put(entry)
-
-        def stop_waiting(_: object) -> trio.lowlevel.Abort:
-            entry.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        return await trio.lowlevel.wait_task_rescheduled(stop_waiting)
+        return await trio.lowlevel.wait_task_rescheduled(entry.stop_waiting)
 
     def _deliver(self, entries: Sequence[_Entry], answers: Sequence[Answer]) -> None:
         """Tell the followers, then the callers; runs in the trio thread, once a batch."""

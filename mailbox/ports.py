@@ -35,8 +35,10 @@ class IdSource(Protocol):
     """Where the runtime gets ids that were never used before."""
 
     def new_id(self, kind: str) -> str:
-        """Return a new id.  `kind` (such as `"intent"`) is for sources that want to tell ids apart; a canonical
-        lower-case UUID is the rule."""
+        """Return a new id, by rule a canonical lower-case UUID.
+
+        `kind` (such as `"intent"`) is for sources that want to tell ids apart.
+        """
         ...
 
 

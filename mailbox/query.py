@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
-from attrs import field, fields_dict, frozen
+from attrs import field, frozen
 
-from fencepost.mailbox.codec import require_storable
+from fencepost.mailbox.codec import codec_of, require_storable
 from fencepost.mailbox.records import Record
 
 __all__ = ["NOT_NULL", "Present", "Query"]
@@ -48,7 +48,7 @@ class Query(Generic[R]):
 
     def __attrs_post_init__(self) -> None:
         """Refuse names and values no store could answer."""
-        known = fields_dict(self.record_type)
+        known = codec_of(self.record_type).columns
         for name in (*self.where, *self.order_by):
             if name not in known:
                 raise ValueError(f"{self.record_type.__name__} has no field {name!r}")

@@ -16,9 +16,9 @@ own CHECKs, unique indexes and foreign keys.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from fencepost.mailbox.errors import CorruptRecord
 
@@ -35,6 +35,7 @@ __all__ = [
     "TranscriptRecord",
     "TransitionKind",
     "TriggerRecord",
+    "Versioned",
 ]
 
 
@@ -103,24 +104,54 @@ class Record:
     SEAL: ClassVar[str | None] = None
     VERSIONED: ClassVar[bool] = False
 
+    def __attrs_post_init__(self) -> None:
+        """Refuse to exist as what must never be stored."""
+        law = self.broken_law()
+        if law is not None:
+            raise CorruptRecord(f"{self.TABLE}{self.key!r}", law)
+
     @property
     def key(self) -> tuple[object, ...]:
         """The values of the key's fields, in order."""
         return tuple(getattr(self, name) for name in self.KEY)
 
-
-def _require(record: Record, condition: bool, law: str) -> None:
-    if not condition:
-        raise CorruptRecord(f"{record.TABLE}{record.key!r}", law)
-
-
-def _all_or_none(*values: object) -> bool:
-    given = [value is not None for value in values]
-    return all(given) or not any(given)
+    def broken_law(self) -> str | None:
+        """Return the law of section 10 that this row breaks, as far as one row can tell, or None."""
+        return None
 
 
-@frozen(kw_only=True)
-class IntentRecord(Record):
+class Versioned(Record):
+    """Base of the records that are updated in place.
+
+    Every transition makes one from the one before it, and most fields stay as they are.  So these have a `__dict__`,
+    which is copied in one step, where slots would be copied one by one.
+    """
+
+    VERSIONED: ClassVar[bool] = True
+
+    revision: int
+
+    def next(self, **changes: object) -> Self:
+        """Return the row after one more write: `changes` applied, revision one higher, laws checked."""
+        after = object.__new__(type(self))
+        fields = after.__dict__
+        fields.update(self.__dict__)
+        fields["revision"] = self.revision + 1
+        known = len(fields)
+        fields.update(changes)
+        if len(fields) != known:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - self.__dict__.keys())}")
+        after.__attrs_post_init__()
+        return after
+
+
+def _given(*values: object) -> int:
+    """Return how many of `values` are not None."""
+    return len(values) - values.count(None)
+
+
+@frozen(kw_only=True, slots=False)
+class IntentRecord(Versioned):
     """One ordered reconciliation of one pane; it owns the whole protocol (protocol-intent.md section 1.1)."""
 
     TABLE: ClassVar[str] = "intents"
@@ -138,7 +169,6 @@ class IntentRecord(Record):
         "delivered_at",
     )
     SEAL: ClassVar[str | None] = "acknowledged_at"
-    VERSIONED: ClassVar[bool] = True
 
     intent_id: str
     pane_id: str
@@ -191,11 +221,13 @@ class IntentRecord(Record):
     approval: str | None = None
     """The one-shot token `discard` must show; present exactly while exhausted."""
 
-    def __attrs_post_init__(self) -> None:
-        """Refuse what protocol-intent.md section 10 says must never be stored, as far as one row can tell."""
+    def broken_law(self) -> str | None:
+        """See `Record.broken_law`."""
         state, mode = self.state, self.mode
-        soft = (self.turn_id, self.turn_ordinal, self.batch_id, self.bound_at)
-        prepared = (
+        soft, restart = mode is DeliveryMode.SOFT_BATCH, mode is DeliveryMode.RESTART_STARTUP
+        if self.revision < 1 or self.seq < 1:
+            return "revision and seq count from 1"
+        prepared = _given(
             self.result_op,
             self.workspace_commit,
             self.payload,
@@ -205,62 +237,56 @@ class IntentRecord(Record):
             self.anchor_op_id,
             self.prepared_at,
         )
-        _require(self, self.revision >= 1 and self.seq >= 1, "revision and seq count from 1")
-        _require(self, _all_or_none(*prepared), "result, payload, anchor and prepared_at come together")
-        _require(self, (state in PREPARED_STATES) == (self.payload is not None), f"payload and state {state} disagree")
-        _require(self, state is not IntentState.DELIVERED or self.delivered_at is not None, "delivered without a time")
-        _require(self, (state is IntentState.ACKNOWLEDGED) == (self.acknowledged_at is not None), "acknowledged_at")
-        _require(
-            self,
-            state is not IntentState.ACKNOWLEDGED or self.delivered_at is not None or self.discarded,
-            "acknowledged, never delivered and not discarded",
-        )
-        _require(
-            self,
-            self.delivered_at is None or self.acknowledged_at is None or self.delivered_at <= self.acknowledged_at,
-            "delivered after it was acknowledged",
-        )
-        _require(self, self.consumed_at is None or self.delivered_at is not None, "consumed, never delivered")
-        _require(self, _all_or_none(*soft), "the soft tuple is all or nothing")
-        _require(self, (mode is DeliveryMode.SOFT_BATCH) == (self.batch_id is not None), "soft_batch without its tuple")
-        _require(
-            self,
-            (mode is DeliveryMode.RESTART_STARTUP) == (self.startup_delivery_id is not None),
-            "restart_startup without its startup delivery",
-        )
-        _require(self, (mode is None) == (self.incarnation_id is None), "mode and bound incarnation disagree")
-        _require(self, state not in UNBOUND_STATES or mode is None, f"{state} carries a proof")
-        _require(self, state is not IntentState.DELIVERED or mode is not None, "delivered without a proof")
-        _require(
-            self,
-            mode is DeliveryMode.SOFT_BATCH or (self.batch_completed_at is None and self.payload_offered_at is None),
-            "batch completion or offer without a soft tuple",
-        )
-        _require(
-            self,
-            mode is not DeliveryMode.RESTART_STARTUP or state in PREPARED_STATES,
-            "a restart binds only a prepared payload",
-        )
-        _require(self, self.handshake_at is None or mode is DeliveryMode.RESTART_STARTUP, "handshake without a restart")
-        _require(
-            self, self.handshake_at is None or state is IntentState.DELIVERED, "an accepted handshake is a delivery"
-        )
-        _require(self, (self.exhausted_at is None) == (self.approval is None), "exhausted without its approval token")
-        _require(
-            self,
-            self.exhausted_at is None or mode is DeliveryMode.RESTART_STARTUP,
-            "only a restart can be exhausted",
-        )
-        _require(self, (self.planned_op is None) == (self.starting_op is None), "a plan names both operations")
+        if prepared not in {0, 8}:
+            return "result, payload, anchor and prepared_at come together"
+        if (state in PREPARED_STATES) != (self.payload is not None):
+            return f"payload and state {state} disagree"
+        if state is IntentState.DELIVERED and self.delivered_at is None:
+            return "delivered without a time"
+        if (state is IntentState.ACKNOWLEDGED) != (self.acknowledged_at is not None):
+            return "acknowledged_at"
+        if state is IntentState.ACKNOWLEDGED and self.delivered_at is None and not self.discarded:
+            return "acknowledged, never delivered and not discarded"
+        if (
+            self.delivered_at is not None
+            and self.acknowledged_at is not None
+            and self.delivered_at > self.acknowledged_at
+        ):
+            return "delivered after it was acknowledged"
+        if self.consumed_at is not None and self.delivered_at is None:
+            return "consumed, never delivered"
+        if _given(self.turn_id, self.turn_ordinal, self.batch_id, self.bound_at) not in {0, 4}:
+            return "the soft tuple is all or nothing"
+        if soft != (self.batch_id is not None):
+            return "soft_batch without its tuple"
+        if restart != (self.startup_delivery_id is not None):
+            return "restart_startup without its startup delivery"
+        if (mode is None) != (self.incarnation_id is None):
+            return "mode and bound incarnation disagree"
+        if state in UNBOUND_STATES and mode is not None:
+            return f"{state} carries a proof"
+        if state is IntentState.DELIVERED and mode is None:
+            return "delivered without a proof"
+        if not soft and (self.batch_completed_at is not None or self.payload_offered_at is not None):
+            return "batch completion or offer without a soft tuple"
+        if restart and state not in PREPARED_STATES:
+            return "a restart binds only a prepared payload"
+        if self.handshake_at is not None and not restart:
+            return "handshake without a restart"
+        if self.handshake_at is not None and state is not IntentState.DELIVERED:
+            return "an accepted handshake is a delivery"
+        if (self.exhausted_at is None) != (self.approval is None):
+            return "exhausted without its approval token"
+        if self.exhausted_at is not None and not restart:
+            return "only a restart can be exhausted"
+        if (self.planned_op is None) != (self.starting_op is None):
+            return "a plan names both operations"
+        return None
 
     @property
     def resolved(self) -> bool:
         """Whether nothing more will ever happen to this intent (acknowledged or superseded)."""
         return self.state in RESOLVED_STATES
-
-    def next(self, **changes: object) -> IntentRecord:
-        """The row after one more write: `changes` applied, revision one higher, laws checked."""
-        return evolve(self, revision=self.revision + 1, **changes)  # type: ignore[arg-type]
 
 
 @frozen(kw_only=True)
@@ -278,8 +304,8 @@ class TriggerRecord(Record):
     at: int
 
 
-@frozen(kw_only=True)
-class IncarnationRecord(Record):
+@frozen(kw_only=True, slots=False)
+class IncarnationRecord(Versioned):
     """One process of one harness; new for every start, even if the conversation id is reused [S]."""
 
     TABLE: ClassVar[str] = "incarnations"
@@ -296,7 +322,6 @@ class IncarnationRecord(Record):
         "startup_attempt",
     )
     SETTLED: ClassVar[tuple[str, ...]] = ("retired_at",)
-    VERSIONED: ClassVar[bool] = True
 
     incarnation_id: str
     pane_id: str
@@ -321,29 +346,31 @@ class IncarnationRecord(Record):
     startup_attempt: int | None = None
     """Which attempt of that intent's epoch this is, from 1 (section 7.5)."""
 
-    def __attrs_post_init__(self) -> None:
-        """Refuse what section 10 says must never be stored, as far as one row can tell."""
-        startup = (
+    def broken_law(self) -> str | None:
+        """See `Record.broken_law`."""
+        startup = _given(
             self.startup_intent_id,
             self.startup_delivery_id,
             self.startup_payload_sha256,
             self.startup_epoch,
             self.startup_attempt,
         )
-        _require(self, self.revision >= 1 and self.epoch >= 1, "revision and epoch count from 1")
-        _require(self, _all_or_none(*startup), "a startup delivery is all or nothing")
-        _require(self, self.retired_at is None or self.delivered_intent_id is None, "a retired incarnation is marked")
-        _require(self, self.retired_at is not None or not self.relaunch, "a live incarnation asks to be replaced")
-        _require(self, (self.retired_at is None) == (self.retire_reason is None), "retired without a reason")
+        if self.revision < 1 or self.epoch < 1:
+            return "revision and epoch count from 1"
+        if startup not in {0, 5}:
+            return "a startup delivery is all or nothing"
+        if self.retired_at is not None and self.delivered_intent_id is not None:
+            return "a retired incarnation is marked"
+        if self.retired_at is None and self.relaunch:
+            return "a live incarnation asks to be replaced"
+        if (self.retired_at is None) != (self.retire_reason is None):
+            return "retired without a reason"
+        return None
 
     @property
     def live(self) -> bool:
         """Whether this incarnation has not been retired."""
         return self.retired_at is None
-
-    def next(self, **changes: object) -> IncarnationRecord:
-        """The row after one more write: `changes` applied, revision one higher, laws checked."""
-        return evolve(self, revision=self.revision + 1, **changes)  # type: ignore[arg-type]
 
 
 @frozen(kw_only=True)
@@ -364,10 +391,13 @@ class AdmissionRecord(Record):
     """The intent that blocked the batch; None for a pass."""
     at: int
 
-    def __attrs_post_init__(self) -> None:
-        """A block names its intent, a pass names none."""
-        _require(self, (self.decision is AdmissionDecision.BLOCK) == (self.intent_id is not None), "block names intent")
-        _require(self, (self.turn_id == "") == (self.turn_ordinal is None), "a turn is an id and an ordinal")
+    def broken_law(self) -> str | None:
+        """See `Record.broken_law`."""
+        if (self.decision is AdmissionDecision.BLOCK) != (self.intent_id is not None):
+            return "block names intent"
+        if (self.turn_id == "") != (self.turn_ordinal is None):
+            return "a turn is an id and an ordinal"
+        return None
 
 
 @frozen(kw_only=True)

@@ -99,6 +99,7 @@ _PREPARED: Final = (
 )
 _SOFT: Final = ("turn_id", "turn_ordinal", "batch_id", "bound_at")
 _SOFT_PROGRESS: Final = ("batch_completed_at", "payload_offered_at")
+_PROOF: Final = ("mode", "incarnation_id", *_SOFT, *_SOFT_PROGRESS, "startup_delivery_id", "handshake_at")
 _STARTUP: Final = (
     "startup_intent_id",
     "startup_delivery_id",
@@ -118,6 +119,16 @@ _PROOFLESS_STATES: Final = {"detected", "acknowledged", "superseded"}
 _ACTIVE_STATES: Final = {"reconciling", "materialized", "delivered", "recovery_required"}
 _RESOLVED_STATES: Final = {"acknowledged", "superseded"}
 _ENDS: Final = {"intent.acknowledged", "intent.superseded", "intent.discarded"}
+
+_FOLLOWERS: Final[Mapping[str, frozenset[str]]] = {
+    "detected": frozenset({"detected", "reconciling", "topology_diverged", "superseded"}),
+    "reconciling": frozenset({"reconciling", "materialized", "recovery_required", "topology_diverged"}),
+    "recovery_required": frozenset({"recovery_required", "reconciling", "detected"}),
+    "topology_diverged": frozenset({"topology_diverged", "reconciling", "detected"}),
+    "materialized": frozenset({"materialized", "delivered"}),
+    "delivered": frozenset({"delivered", "acknowledged"}),
+}
+"""Which states may follow which; a recovery and a discard also lead from materialized to acknowledged."""
 
 _PARENTS: Final = (
     ("intents", "incarnation_id", "incarnations"),
@@ -172,9 +183,7 @@ def _intent_laws(row: Row) -> Iterator[tuple[int, str]]:
     if type(row["seq"]) is not int or row["seq"] < 1:
         yield 4, f"seq is {row['seq']!r}"
     yield from _proof_laws(row, mode)
-    if state in _PROOFLESS_STATES and (
-        bound := _present(row, ("mode", "incarnation_id", *_SOFT, *_SOFT_PROGRESS, "startup_delivery_id", "handshake_at"))
-    ):
+    if state in _PROOFLESS_STATES and (bound := _present(row, _PROOF)):
         yield 6, f"is {state} and has {', '.join(bound)}"
     if _later(row["delivered_at"], row["acknowledged_at"]):
         yield 10, f"was delivered at {row['delivered_at']}, after it was acknowledged at {row['acknowledged_at']}"
@@ -254,22 +263,12 @@ class _Stored:
 
 def _violations(reader: StoreReader) -> Iterator[Violation]:
     stored = _Stored()
-    for table, by_key, by_pane in (
-        ("intents", stored.intents, stored.intents_of),
-        ("incarnations", stored.incarnations, stored.incarnations_of),
-    ):
-        for row in reader.raw(table):
-            yield from _row_violations(table, row)
-            key = row[_TYPES[table].KEY[0]]
-            if key in by_key:
-                yield _violation(0, table, row, "is there more than once")
-                continue
-            row.pop("payload", None)
-            by_key[key] = row
-            by_pane[row["pane_id"]].append(row)
-    for rows, table in ((stored.intents, "intents"), (stored.incarnations, "incarnations")):
-        for row in rows.values():
-            yield from _reference_violations(table, row, stored)
+    yield from _read(reader, "intents", stored.intents, stored.intents_of)
+    yield from _read(reader, "incarnations", stored.incarnations, stored.incarnations_of)
+    for intent in stored.intents.values():
+        yield from _reference_violations("intents", intent, stored)
+    for incarnation in stored.incarnations.values():
+        yield from _reference_violations("incarnations", incarnation, stored)
     yield from _pane_violations(stored)
     yield from _marker_violations(stored)
     yield from _startup_violations(stored)
@@ -277,6 +276,20 @@ def _violations(reader: StoreReader) -> Iterator[Violation]:
     yield from _admission_violations(reader, stored)
     yield from _projection_violations(reader, stored)
     yield from _event_violations(reader, stored)
+
+
+def _read(
+    reader: StoreReader, table: str, by_key: dict[object, Row], by_pane: dict[object, list[Row]]
+) -> Iterator[Violation]:
+    """Judge the rows one by one and keep them, without their long values."""
+    for row in reader.raw(table):
+        yield from _row_violations(table, row)
+        key = row[_TYPES[table].KEY[0]]
+        if key in by_key:
+            yield _violation(0, table, row, "is there more than once")
+            continue
+        by_key[key] = {name: value for name, value in row.items() if name not in {"payload", "recovery_details"}}
+        by_pane[row["pane_id"]].append(by_key[key])
 
 
 _TYPES: Final[Mapping[str, type[Record]]] = {kind.TABLE: kind for kind in RECORD_TYPES}
@@ -352,7 +365,8 @@ def _pane_violations(stored: _Stored) -> Iterator[Violation]:
         launches = _in_order(rows, "epoch")
         for row in live:
             if launches and row["epoch"] != launches[-1]["epoch"]:
-                yield _violation(12, "incarnations", row, f"is live, though {launches[-1]['incarnation_id']!r} is later")
+                later = launches[-1]["incarnation_id"]
+                yield _violation(12, "incarnations", row, f"is live, though {later!r} is later")
 
 
 def _queue_violations(rows: list[Row], live: list[Row]) -> Iterator[Violation]:
@@ -363,9 +377,8 @@ def _queue_violations(rows: list[Row], live: list[Row]) -> Iterator[Violation]:
     head: Row | None = None
     for row in rows:
         if head is not None and (row["state"] in _ACTIVE_STATES or row["state"] == "acknowledged"):
-            yield _violation(
-                4, "intents", row, f"is {row['state']} before {head['intent_id']!r}, which is {head['state']}, has ended"
-            )
+            earlier = f"{head['intent_id']!r}, which is {head['state']}"
+            yield _violation(4, "intents", row, f"is {row['state']} before the end of {earlier}")
         if head is None and row["state"] not in _RESOLVED_STATES:
             head = row
     if head is None:
@@ -374,9 +387,8 @@ def _queue_violations(rows: list[Row], live: list[Row]) -> Iterator[Violation]:
         if head["exhausted_at"] is not None:
             yield _violation(0, "incarnations", process, f"is live, though intent {head['intent_id']!r} is exhausted")
         elif head["state"] in _ACTIVE_STATES and process["incarnation_id"] != head["incarnation_id"]:
-            yield _violation(
-                0, "incarnations", process, f"is live, though {head['state']} intent {head['intent_id']!r} is not bound to it"
-            )
+            unbound = f"{head['state']} intent {head['intent_id']!r} is not bound to it"
+            yield _violation(0, "incarnations", process, f"is live, though {unbound}")
 
 
 def _marker_violations(stored: _Stored) -> Iterator[Violation]:
@@ -404,9 +416,8 @@ def _marker_violations(stored: _Stored) -> Iterator[Violation]:
             and bound["retired_at"] is None
             and bound["delivered_intent_id"] != intent["intent_id"]
         ):
-            yield _violation(
-                7, "intents", intent, f"is delivered to live incarnation {bound['incarnation_id']!r}, which does not mark it"
-            )
+            unmarked = f"{bound['incarnation_id']!r}, which is live and does not mark it"
+            yield _violation(7, "intents", intent, f"is delivered to {unmarked}")
 
 
 def _startup_violations(stored: _Stored) -> Iterator[Violation]:
@@ -419,34 +430,25 @@ def _startup_violations(stored: _Stored) -> Iterator[Violation]:
             continue
         attempts[row["startup_intent_id"], row["startup_epoch"]].append(row)
         if row["startup_payload_sha256"] != intent["payload_sha256"]:
-            yield _violation(
-                3,
-                "incarnations",
-                row,
-                f"was started with payload {row['startup_payload_sha256']}, intent {intent['intent_id']!r} has "
-                f"{intent['payload_sha256']}",
-            )
+            saved = f"intent {intent['intent_id']!r} has {intent['payload_sha256']}"
+            yield _violation(3, "incarnations", row, f"has payload {row['startup_payload_sha256']}, {saved}")
         if _later(row["startup_epoch"], intent["epoch"]):
-            yield _violation(0, "incarnations", row, f"is of a delivery epoch that intent {intent['intent_id']!r} never had")
+            ahead = f"{row['startup_epoch']}, intent {intent['intent_id']!r} is only at {intent['epoch']}"
+            yield _violation(0, "incarnations", row, f"is of delivery epoch {ahead}")
     for started in attempts.values():
         for expected, row in enumerate(_in_order(started, "epoch"), start=1):
             if row["startup_attempt"] != expected:
-                yield _violation(
-                    0, "incarnations", row, f"is attempt {expected} of its delivery epoch, not {row['startup_attempt']!r}"
-                )
+                counted = f"attempt {expected} of its delivery epoch, not {row['startup_attempt']!r}"
+                yield _violation(0, "incarnations", row, f"is {counted}")
     for intent in stored.intents.values():
         bound = stored.incarnations.get(intent["incarnation_id"])
         if intent["mode"] != "restart_startup" or bound is None:
             continue
         shown = (intent["startup_delivery_id"], intent["intent_id"])
         if shown != (bound["startup_delivery_id"], bound["startup_intent_id"]):
-            yield _violation(
-                8,
-                "intents",
-                intent,
-                f"shows startup delivery {intent['startup_delivery_id']!r}; its incarnation has "
-                f"{bound['startup_delivery_id']!r} of intent {bound['startup_intent_id']!r}",
-            )
+            minted = f"{bound['startup_delivery_id']!r} of intent {bound['startup_intent_id']!r}"
+            shows = f"shows startup delivery {intent['startup_delivery_id']!r}"
+            yield _violation(8, "intents", intent, f"{shows}, its incarnation has {minted}")
 
 
 def _trigger_violations(reader: StoreReader, stored: _Stored) -> Iterator[Violation]:
@@ -487,7 +489,7 @@ def _admission_violations(reader: StoreReader, stored: _Stored) -> Iterator[Viol
         keys.add(key)
     for key, intent in bound.items():
         if key not in keys:
-            yield _violation(0, "intents", intent, f"is bound to batch {intent['batch_id']!r}, which was never admitted")
+            yield _violation(0, "intents", intent, f"is bound to batch {intent['batch_id']!r}, never admitted")
 
 
 def _projection_violations(reader: StoreReader, stored: _Stored) -> Iterator[Violation]:
@@ -525,7 +527,8 @@ class _Told:
 def _event_violations(reader: StoreReader, stored: _Stored) -> Iterator[Violation]:
     told: list[_Told] = []
     seqs: list[int] = []
-    for row in reader.raw("events"):
+    stored_events: Iterable[Row] = reader.raw("events")
+    for row in stored_events:
         if type(row["seq"]) is not int or row["seq"] < 1:
             yield _violation(0, "events", row, "has no number")
             continue
@@ -537,19 +540,23 @@ def _event_violations(reader: StoreReader, stored: _Stored) -> Iterator[Violatio
             told.append(_Told(row["seq"], row["at"], row["kind"], data))
     yield from _number_violations(seqs, [row["last_event_seq"] for row in reader.raw("trimmed")])
     told.sort(key=attrgetter("seq"))
-    of_intent: dict[object, list[_Told]] = defaultdict(list)
+    of_intent: dict[str | None, list[_Told]] = defaultdict(list)
     for event in told:
         if event.kind.startswith("intent."):
-            of_intent[event.data.get("intent_id")].append(event)
+            of_intent[_text(event.data.get("intent_id"))].append(event)
     yield from _order_violations(told)
     yield from _process_violations(told, stored)
     for intent_id, events in of_intent.items():
-        intent = stored.intents.get(intent_id) if isinstance(intent_id, str) else None
+        intent = stored.intents.get(intent_id)
         if intent is None:
-            yield Violation(0, "events", str(events[0].seq), f"tells of intent {intent_id!r}, and intents has no such row")
+            yield Violation(0, "events", str(events[0].seq), f"tells of intent {intent_id!r}, which has no row")
             continue
         for number, message in _story_laws(intent, events):
             yield _violation(number, "intents", intent, message)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _event_data(row: Row) -> Mapping[str, Any] | None:
@@ -606,7 +613,8 @@ def _process_violations(told: Iterable[_Told], stored: _Stored) -> Iterator[Viol
 
 
 def _story_laws(intent: Row, events: list[_Told]) -> Iterator[tuple[int, str]]:
-    """What is wrong between an intent and its events, oldest first; the first of them may be missing, never the last."""
+    """What is wrong between an intent and its events, oldest first; the first ones may be missing, never the last."""
+    before: _Told | None = None
     ended: _Told | None = None
     prepared: _Told | None = None
     completed: _Told | None = None
@@ -626,6 +634,12 @@ def _story_laws(intent: Row, events: list[_Told]) -> Iterator[tuple[int, str]]:
             completed = event
         if event.kind == "intent.acknowledged" and event.data.get("recovered") is True:
             yield from _recovered_laws(intent, event, completed)
+        if before is not None and ended is None and not _may_follow(before, event):
+            yield (
+                0,
+                f"event {event.seq} left it {event.data.get('state')}, event {before.seq} {before.data.get('state')}",
+            )
+        before = event
         ended = event if event.kind in _ENDS else ended
         prepared = event if event.kind == "intent.materialized" else prepared
     yield from _last_words(intent, events[-1], completed, ended)
@@ -634,32 +648,32 @@ def _story_laws(intent: Row, events: list[_Told]) -> Iterator[tuple[int, str]]:
         yield from _first_delivery_laws(intent, events)
 
 
+def _may_follow(one: _Told, other: _Told) -> bool:
+    state, next_state = _text(one.data.get("state")), _text(other.data.get("state"))
+    if state is None or next_state is None or next_state in _FOLLOWERS.get(state, ()):
+        return True
+    proved = other.data.get("recovered") is True or other.kind == "intent.discarded"
+    return (state, next_state) == ("materialized", "acknowledged") and proved
+
+
 def _batch(event: _Told) -> tuple[object, object]:
     return event.data.get("incarnation_id"), event.data.get("batch_id")
 
 
 def _recovered_laws(intent: Row, event: _Told, completed: _Told | None) -> Iterator[tuple[int, str]]:
     if completed is not None and intent["delivered_at"] != completed.at:
-        yield (
-            10,
-            f"event {event.seq} recovered the delivery, its batch completed at {completed.at}, and delivered_at is "
-            f"{intent['delivered_at']}",
-        )
+        told = f"event {event.seq} recovered the delivery of a batch that completed at {completed.at}"
+        yield 10, f"{told}, and delivered_at is {intent['delivered_at']}"
 
 
-def _last_words(
-    intent: Row, last: _Told, completed: _Told | None, ended: _Told | None
-) -> Iterator[tuple[int, str]]:
+def _last_words(intent: Row, last: _Told, completed: _Told | None, ended: _Told | None) -> Iterator[tuple[int, str]]:
     """The row must be as the last event left it."""
     state = last.data.get("state")
     if state is not None and state != intent["state"]:
         yield 0 if ended is None else 11, f"is {intent['state']}, and event {last.seq} left it {state}"
     if completed is not None and intent["batch_completed_at"] not in {None, completed.at}:
-        yield (
-            9,
-            f"batch_completed_at is {intent['batch_completed_at']}, and event {completed.seq} completed it at "
-            f"{completed.at}",
-        )
+        shown = intent["batch_completed_at"]
+        yield 9, f"batch_completed_at is {shown}, and event {completed.seq} completed it at {completed.at}"
 
 
 def _base_laws(intent: Row, events: list[_Told]) -> Iterator[tuple[int, str]]:
@@ -674,9 +688,9 @@ def _base_laws(intent: Row, events: list[_Told]) -> Iterator[tuple[int, str]]:
 
 def _first_delivery_laws(intent: Row, events: list[_Told]) -> Iterator[tuple[int, str]]:
     deliveries = [event for event in events if event.kind == "intent.delivered"]
+    recovered = any(event.data.get("recovered") is True for event in events)
+    if intent["delivered_at"] is not None and not deliveries and not recovered:
+        yield 0, f"was delivered at {intent['delivered_at']}, and no event says so"
     if deliveries and intent["delivered_at"] != deliveries[0].at:
-        yield (
-            9,
-            f"delivered_at is {intent['delivered_at']}, and event {deliveries[0].seq} delivered it first, at "
-            f"{deliveries[0].at}",
-        )
+        first = deliveries[0]
+        yield 9, f"delivered_at is {intent['delivered_at']}, and event {first.seq} delivered it first, at {first.at}"

@@ -14,6 +14,7 @@ answer everybody who waits, let the line finish what is queued, give the store b
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from types import TracebackType
 from typing import TypeVar, TypeVarTuple, Unpack
 
@@ -28,7 +29,7 @@ from fencepost.mailbox.ports import Clock, IdSource, RuntimeKilled, SystemClock,
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import IncarnationRecord
 from fencepost.mailbox.stores.store import open_store
-from fencepost.supervisor.chaos import Chaos
+from fencepost.supervisor.chaos import Chaos, steady_scheduling
 from fencepost.supervisor.events import EventHub
 from fencepost.supervisor.hosts import Host, Service, acquire_host
 from fencepost.supervisor.options import Options
@@ -136,6 +137,10 @@ class Runtime:
 
     async def _run(self, started: Callable[[Supervisor], None]) -> None:
         """The service: everything the runtime is, for as long as it is."""
+        with nullcontext() if self._chaos is None else steady_scheduling():
+            await self._run_steadily(started)
+
+    async def _run_steadily(self, started: Callable[[Supervisor], None]) -> None:
         self._stop = trio.Event()
         self.line = MutationLine(
             self._store,

@@ -70,9 +70,7 @@ UNIQUES: Final = (
     Unique(
         IncarnationRecord, ("startup_delivery_id",), _has("startup_delivery_id"), "a startup delivery id is used once"
     ),
-    Unique(
-        IncarnationRecord, ("delivered_intent_id",), _has("delivered_intent_id"), "one incarnation marks an intent"
-    ),
+    Unique(IncarnationRecord, ("delivered_intent_id",), _has("delivered_intent_id"), "one incarnation marks an intent"),
 )
 
 FOREIGN_KEYS: Final = (

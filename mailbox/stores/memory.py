@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 
-from attrs import define, field, fields_dict
+from attrs import define, field
 
 from fencepost.mailbox.codec import (
     DEAD_LETTER_COLUMNS,
@@ -24,9 +24,9 @@ from fencepost.mailbox.codec import (
     UNSTORABLE,
     codec_of,
     decode_dead_letter,
-    decode_event,
     encode_dead_letter,
     encode_event,
+    encode_numbered_event,
     plain,
     require_storable,
 )
@@ -44,7 +44,17 @@ from fencepost.mailbox.mutation import (
 from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, IntentRecord, Record
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, Unique, forbidden_succession
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, Probe, Run, StoreReader, require_raw_table, trim_to
+from fencepost.mailbox.stores.store import (
+    Answer,
+    Job,
+    Load,
+    LoadEvents,
+    Probe,
+    Run,
+    StoreReader,
+    require_raw_table,
+    trim_to,
+)
 
 __all__ = ["MemoryReader", "MemoryStore", "reader_of"]
 
@@ -69,7 +79,7 @@ class _Table:
 
     def __init__(self, record_type: type[Record]) -> None:
         self.rows: dict[Key, Record] = {}
-        self.paned = "pane_id" in fields_dict(record_type)
+        self.paned = "pane_id" in codec_of(record_type).columns
         self.of_pane: dict[object, dict[Key, Record]] = {}
         self.uniques: list[tuple[Unique, dict[Key, Key]]] = [
             (unique, {}) for unique in UNIQUES if unique.record_type is record_type
@@ -273,20 +283,17 @@ class MemoryStore:
             rows.tables[record_type].place(key, old)
 
     def _write(self, rows: _Rows, mutation: Mutation) -> tuple[Event, ...]:
-        texts = [_storable("events", (event.kind,), lambda event=event: encode_event(event)) for event in mutation.events]
-        letters = [
-            _storable("dead_letters", (letter.address,), lambda letter=letter: encode_dead_letter(letter))
-            for letter in mutation.dead_letters
-        ]
+        first_seq = rows.last_event_seq + 1
+        with _storable("events", ()):
+            events = tuple(encode_numbered_event(seq, new)[1] for seq, new in enumerate(mutation.events, first_seq))
+        with _storable("dead_letters", ()):
+            letters = [encode_dead_letter(letter) for letter in mutation.dead_letters]
         for guard in mutation.guards:
             self._check(rows, guard)
         for record in mutation.puts:
             self._put(rows, record)
         for delete in mutation.deletes:
             self._delete(rows, delete)
-        events = tuple(
-            decode_event((seq, *text), self.url) for seq, text in enumerate(texts, start=rows.last_event_seq + 1)
-        )
         rows.events.extend(events)
         rows.last_event_seq += len(events)
         for row in letters:
@@ -306,7 +313,9 @@ class MemoryStore:
 
     def _put(self, rows: _Rows, record: Record) -> None:
         table, key = rows.tables[type(record)], record.key
-        _storable(record.TABLE, key, lambda: [require_storable(value) for value in codec_of(type(record)).encode(record)])
+        with _storable(record.TABLE, key):
+            for value in codec_of(type(record)).encode(record):
+                require_storable(value)
         old = table.rows.get(key)
         why: str | None = None
         if not record.VERSIONED or record.revision == 1:  # type: ignore[attr-defined]
@@ -335,10 +344,11 @@ class MemoryStore:
         self._journal.append((delete.record_type, delete.key, table.place(delete.key, None)))
 
 
-def _storable(table: str, key: Key, encode: Callable[[], R]) -> R:
-    """Return what `encode` answers; a value no store can hold becomes a refusal."""
+@contextmanager
+def _storable(table: str, key: Key) -> Generator[None]:
+    """Turn the error of a value that no store can hold into a refusal."""
     try:
-        return encode()
+        yield
     except UNSTORABLE as error:
         raise _Refusal(table, key, f"cannot be stored: {error}") from error
 
@@ -402,7 +412,7 @@ class MemoryReader:
             return iter(list(_raw(rows, table)))
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Generator[None]:
         """See `StoreReader.snapshot`; the rows are copied, the records are not."""
         with self._looking() as rows:
             copy = _Rows(
@@ -418,7 +428,7 @@ class MemoryReader:
             self._snapshot = None
 
     @contextmanager
-    def _looking(self) -> Iterator[_Rows]:
+    def _looking(self) -> Generator[_Rows]:
         rows = self._snapshot or self._rows
         with rows.lock:
             yield rows

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from itertools import islice, repeat
 from typing import Any, Final
 
@@ -32,14 +31,6 @@ PATTERNS_MAX: Final = 256
 Row = tuple[object, ...]
 
 
-def _picker(indexes: Sequence[int]) -> Callable[[Row], Row]:
-    """Return a function that picks these columns from a row, always as a tuple."""
-    if len(indexes) == 1:
-        (only,) = indexes
-        return lambda row: (row[only],)
-    return operator.itemgetter(*indexes) if indexes else lambda _row: ()
-
-
 class _Form:
     """One statement of a table, in as many versions as there are patterns of absent values.
 
@@ -48,16 +39,19 @@ class _Form:
     """
 
     def __init__(
-        self, columns: Sequence[str], bound: Sequence[str], write: Callable[[Sequence[tuple[str, str]]], str]
+        self,
+        bound: Sequence[str],
+        values_of: Callable[[Record], Row],
+        write: Callable[[Sequence[tuple[str, str]]], str],
     ) -> None:
         self._bound = bound
-        self._values_of = _picker([columns.index(name) for name in bound])
+        self._values_of = values_of
         self._write = write
         self._texts: dict[bytes, str] = {}
 
-    def statement(self, row: Row) -> tuple[str, list[object]]:
-        """Return the text for this row's pattern of absent values, and the values to bind."""
-        values = self._values_of(row)
+    def statement(self, record: Record) -> tuple[str, list[object]]:
+        """Return the text for this record's pattern of absent values, and the values to bind."""
+        values = self._values_of(record)
         pattern = bytes(map(operator.is_, values, repeat(None)))
         text = self._texts.get(pattern)
         if text is None:
@@ -85,23 +79,22 @@ class TableSql:
         self.exists = f"SELECT 1 FROM {table} WHERE {by_key}"  # noqa: S608
         self.revision = f"SELECT revision FROM {table} WHERE {by_key}"  # noqa: S608
         self._type = record_type
-        self._encode = codec.encode
         self._columns = codec.columns
-        self._insert = _Form(codec.columns, codec.columns, self._write_insert)
+        self._encoder_of = codec.encoder_of
+        self._insert = _Form(codec.columns, codec.encode, self._write_insert)
         self._updates = self._update_forms() if record_type.VERSIONED else ()
 
     def insert(self, record: Record) -> tuple[str, list[object]]:
         """Return the statement that inserts `record`, and its parameters."""
-        return self._insert.statement(self._encode(record))
+        return self._insert.statement(record)
 
     def updates(self, record: Record) -> Iterator[tuple[str, list[object]]]:
         """Yield the statements, each with its parameters, to be tried until one of them changes a row.
 
         If none does, the stored row has not the revision before the record's, or may not be followed by it.
         """
-        row = self._encode(record)
         for form in self._updates:
-            yield form.statement(row)
+            yield form.statement(record)
 
     def _write_insert(self, marks: Sequence[tuple[str, str]]) -> str:
         present = [name for name, mark in marks if mark == "?"]
@@ -131,13 +124,18 @@ class TableSql:
                 terms.append(f"{self._type.SEAL} IS NULL")
             return f"UPDATE {self._type.TABLE} SET {changes} WHERE {' AND '.join(terms)}"  # noqa: S608
 
-        return _Form(self._columns, bound, write)
+        return _Form(bound, self._encoder_of(bound), write)
 
 
-@cache
+_TABLES: Final[dict[type[Record], TableSql]] = {}
+
+
 def table_sql(record_type: type[Record]) -> TableSql:
     """Return the statements of `record_type`'s table, made once."""
-    return TableSql(record_type)
+    table = _TABLES.get(record_type)
+    if table is None:
+        table = _TABLES[record_type] = TableSql(record_type)
+    return table
 
 
 def _where(query: Query[Any]) -> tuple[str, list[object]]:

@@ -22,7 +22,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import resources
 from pathlib import Path
@@ -39,10 +39,10 @@ from fencepost.mailbox.codec import (
     decode_dead_letter,
     decode_event,
     encode_dead_letter,
-    encode_event,
+    encode_numbered_event,
     require_storable,
 )
-from fencepost.mailbox.errors import CorruptRecord, FencepostError, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
+from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
 from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import RECORD_TYPES, Record
@@ -74,9 +74,7 @@ STATEMENTS_CACHED: Final = 512  # more than the patterns of absent values that o
 WAL_BYTES_KEPT_MAX: Final = 64 * 1024 * 1024
 
 _EVENTS_SQL: Final = f"SELECT {', '.join(EVENT_COLUMNS)} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
-_LETTERS_SQL: Final = (
-    f"SELECT {', '.join(DEAD_LETTER_COLUMNS)} FROM dead_letters WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
-)
+_LETTERS_SQL: Final = f"SELECT {', '.join(DEAD_LETTER_COLUMNS)} FROM dead_letters WHERE seq > ? ORDER BY seq LIMIT ?"  # noqa: S608
 
 
 _NUMBERS_SQL: Final = """
@@ -143,7 +141,7 @@ class _Connection(aiosqlite.Connection):
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `function` on the connection's thread and return what it returns."""
-        return cast("T", await self._execute(function, *args, **kwargs))
+        return cast("T", await self._execute(function, *args, **kwargs))  # type: ignore[no-untyped-call]
 
     @property
     def raw(self) -> sqlite3.Connection:
@@ -158,11 +156,10 @@ class _Connection(aiosqlite.Connection):
 async def _connected(connector: Callable[[], sqlite3.Connection]) -> _Connection:
     connection = _Connection(connector, iter_chunk_size=64)
     try:
-        await connection
+        return cast("_Connection", await connection)
     except BaseException:
         connection.join()  # or its thread would still be talking to this loop when that is closed
         raise
-    return connection
 
 
 class SqliteStore:
@@ -303,7 +300,8 @@ def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
         for record_type in RECORD_TYPES:
             columns = {row[1] for row in connection.execute(f"PRAGMA table_info({record_type.TABLE})")}
             if columns != set(codec_of(record_type).columns):
-                raise CorruptRecord(f"{path}: {record_type.TABLE}", f"has columns {', '.join(sorted(columns)) or 'none'}")
+                found = ", ".join(sorted(columns)) or "none"
+                raise CorruptRecord(f"{path}: {record_type.TABLE}", f"has columns {found}")
 
 
 class _Writer:
@@ -423,14 +421,18 @@ class _Writer:
             return ()
         event_seq, letter_seq, trimmed_seq = self._numbers
         answer: list[Event] = []
-        for letter_seq, letter in enumerate(mutation.dead_letters, start=letter_seq + 1):
-            with _values_of("dead_letters", letter.address):
-                self._new_letters.append((letter_seq, *encode_dead_letter(letter)))
-        for event_seq, event in enumerate(mutation.events, start=event_seq + 1):
-            with _values_of("events", event.kind):
-                row = (event_seq, *encode_event(event))
-            self._new_events.append(row)
-            answer.append(decode_event(row, self._where))
+        try:
+            for event in mutation.events:
+                row, stored = encode_numbered_event(event_seq + 1, event)
+                event_seq += 1
+                self._new_events.append(row)
+                answer.append(stored)
+            for letter in mutation.dead_letters:
+                self._new_letters.append((letter_seq + 1, *encode_dead_letter(letter)))
+                letter_seq += 1
+        except UNSTORABLE as error:
+            table = "events" if len(answer) < len(mutation.events) else "dead_letters"
+            raise _Refusal(table, (), f"cannot be stored: {error}") from error
         self._numbers = _Numbers(event_seq, letter_seq, trimmed_seq)
         return tuple(answer)
 
@@ -529,15 +531,6 @@ class _Writer:
             return error
 
 
-@contextmanager
-def _values_of(table: str, key: str) -> Iterator[None]:
-    """Turn the error of a value that cannot be stored into a refusal."""
-    try:
-        yield
-    except UNSTORABLE as error:
-        raise _Refusal(table, (key,), f"cannot be stored: {error}") from error
-
-
 def _require_unstorable(record: Record, error: Exception) -> None:
     """Raise `error` again unless one of the record's own values is what caused it."""
     if isinstance(error, sqlite3.DataError):
@@ -582,12 +575,10 @@ class SqliteReader:
                 raise
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self) -> Generator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            if isinstance(error, FencepostError):
-                raise
             raise _opening_fault(self._path, error) from error
 
     def select(self, query: Query[R]) -> list[R]:
@@ -641,7 +632,7 @@ class SqliteReader:
             self._connection.text_factory = str
 
     @contextmanager
-    def snapshot(self) -> Iterator[None]:
+    def snapshot(self) -> Generator[None]:
         """See `StoreReader.snapshot`."""
         with self._faults():
             self._connection.execute("BEGIN")

@@ -5,8 +5,8 @@
     sqlite:///PATH     one file, PATH relative to the working directory; sqlite:////PATH is absolute
 
 A store has two sides.  The *writing* side belongs to one runtime at a time and is used by the line alone; it takes
-whole batches, and it takes the line's loop to wherever its data is, so that waking it costs one hop.  The *reading* side is plain
-blocking calls on a connection of its own, safe beside an open runtime and useful without one.
+whole batches, and it takes the line's loop to wherever its data is, so that waking it costs one hop.  The *reading*
+side is plain blocking calls on a connection of its own, safe beside an open runtime and useful without one.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ Answer: TypeAlias = tuple[Event, ...] | list[list[Record]] | list[Event] | list[
 """A job's answer.  A tuple of events answers a mutation and nothing else does; an error is that job's alone."""
 
 Probe: TypeAlias = Callable[[str], None]
-"""Called with `begun`, `written` and `committed` as a batch of one mutation gets there, the last two only if the mutation
-was not refused; what it raises ends the store's life."""
+"""Called with `begun`, `written` and `committed` as a batch of one mutation gets there, the last two only if it was
+not refused; what it raises ends the store's life."""
 
 
 class Run(Protocol):

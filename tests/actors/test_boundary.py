@@ -384,7 +384,7 @@ def test_step_4_a_passed_batch_goes_on_though_an_intent_became_ready():
 def test_step_4_a_known_batch_needs_no_word_of_the_adapter(unseen):
     state = pane(row("D"))
     assert told(state, decide(state, admission=admission(PASS), passed_unseen=unseen)) == "allow"
-    blocked = decide(state, admission=admission(BLOCK, intent_id="intent-0"), passed_unseen=unseen)
+    blocked = decide(state, admission=admission(BLOCK, intent_id="intent-1"), passed_unseen=unseen)
     assert told(state, blocked) == "generic reconciling +BindSoft"
 
 
@@ -483,9 +483,11 @@ def test_a_harness_that_proves_nothing_is_allowed_while_nothing_is_pending():
     assert told(state, decide(state, turn=None)) == "allow"
 
 
+@pytest.mark.parametrize("waiting", [False, True])
 @pytest.mark.parametrize(("blocked_by", "expected"), [("A", "payload"), ("S", RECONCILING), (None, RECONCILING)])
-def test_a_batch_of_which_one_call_was_blocked_is_never_allowed_later(blocked_by, expected):
-    state = pane(None)
+def test_a_batch_of_which_one_call_was_blocked_is_never_allowed_later(blocked_by, expected, waiting):
+    """Nor is it bound to the next intent: a later batch may be running already."""
+    state = pane(row("D", intent_id="intent-2", seq=2) if waiting else None)
     decided = decide(
         state,
         admission=admission(BLOCK, intent_id="intent-1"),

@@ -567,25 +567,22 @@ PREPARED = ("result_op", "workspace_commit", "payload", "payload_sha256", "prepa
 ANCHOR = ("anchor_change_id", "anchor_commit_id", "anchor_op_id")
 TUPLE = ("turn_id", "turn_ordinal", "batch_id", "bound_at")
 KINDS = {
-    *(f"incarnation.{word}" for word in ("launched", "ready", "retired")),
-    *(
-        f"intent.{word}"
-        for word in [
-            "detected",
-            "coalesced",
-            "reconciling",
-            "materialized",
-            "delivered",
-            "batch_completed",
-            "acknowledged",
-            "recovery_required",
-            "topology_diverged",
-            "superseded",
-            "exhausted",
-            "rearmed",
-            "discarded",
-        ]
-    ),
+    "incarnation.launched",
+    "incarnation.ready",
+    "incarnation.retired",
+    "intent.detected",
+    "intent.coalesced",
+    "intent.reconciling",
+    "intent.materialized",
+    "intent.delivered",
+    "intent.batch_completed",
+    "intent.acknowledged",
+    "intent.recovery_required",
+    "intent.topology_diverged",
+    "intent.superseded",
+    "intent.exhausted",
+    "intent.rearmed",
+    "intent.discarded",
 }
 
 
@@ -708,6 +705,10 @@ def test_the_checker_notices_each_broken_law():
 STARTUP = {"startup_intent_id": "intent-1", "startup_payload_sha256": "0", "startup_epoch": 0, "startup_attempt": 1}
 
 
+WHO = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 9])
+MOSTLY = st.sampled_from([True, True, True, False])
+
+
 class PaneWalk(RuleBasedStateMachine):
     """A pane, and a store that holds nothing but rows.  Ids and turns are drawn so that calls often fit."""
 
@@ -721,6 +722,7 @@ class PaneWalk(RuleBasedStateMachine):
         self.base = 0
         self.mint: Callable[[str], str] = mint()
         self.operations = itertools.count(1)
+        self.turn = 1
 
     # -- the store --
 
@@ -761,19 +763,18 @@ class PaneWalk(RuleBasedStateMachine):
         known = sorted(self.of(IncarnationRecord), key=lambda one: -one.epoch)
         return known[who] if who < len(known) else None
 
-    @initialize(alive=st.booleans())
-    def start(self, alive: bool) -> None:
-        if alive:
-            self.launch(True, True)
+    @initialize(soft=MOSTLY)
+    def start(self, soft: bool) -> None:
+        self.launch(soft, soft)
 
-    @rule(follows=st.booleans(), ambiguous=st.sampled_from([None, None, None, "two parents"]))
+    @rule(follows=st.booleans(), ambiguous=st.sampled_from([*[None] * 7, "two parents"]))
     def detect(self, follows: bool, ambiguous: str | None) -> None:
         origin = self.state.intents[-1].to_base if follows and self.state.intents else f"other-{next(self.operations)}"
         self.base += 1
         transition = moved(origin, f"base-{self.base}", f"op-{next(self.operations)}", ambiguous=ambiguous)
         self.commit(decide_detect(self.state, transition, self.now, self.mint))
 
-    @rule(soft=st.sampled_from([True, True, True, False]), ordered=st.sampled_from([True, True, True, False]))
+    @rule(soft=MOSTLY, ordered=MOSTLY)
     def launch(self, soft: bool, ordered: bool) -> None:
         capabilities = Capabilities(soft_batches=soft, turn_order=ordered)
         if needs_payload_first(self.state, capabilities):
@@ -794,22 +795,25 @@ class PaneWalk(RuleBasedStateMachine):
         assert self.state.live is not None
 
     @rule(
-        who=st.sampled_from([0, 0, 0, 0, 0, 1, 9]),
-        ordinal=st.integers(1, 4),
+        who=WHO,
+        relation=st.sampled_from(["same batch", "same turn", "later", "later", "earlier", "forged", "no turn"]),
         batch=st.integers(1, 2),
-        honest=st.sampled_from([True, True, True, False]),
+        echo=MOSTLY,
         patient=st.booleans(),
-        unseen=st.sampled_from([None, None, None, "yes", "maybe"]),
+        unseen=st.sampled_from([*[None] * 7, "yes", "maybe"]),
     )
-    def call_a_tool(self, who: int, ordinal: int, batch: int, honest: bool, patient: bool, unseen: Any) -> None:
-        speaker = self.someone(who)
-        turn = ModelTurn(f"turn-{ordinal}", ordinal) if honest else None
-        head = self.state.head
+    def call_a_tool(self, who: int, relation: str, batch: int, echo: bool, patient: bool, unseen: Any) -> None:
+        speaker, head = self.someone(who), self.state.head
+        bound = head.turn_ordinal if head is not None and head.turn_ordinal is not None else self.turn
+        ordinal = {"later": bound + 1, "earlier": bound - 1}.get(relation, bound)
+        self.turn = max(self.turn, ordinal)
+        turn = None if relation == "no turn" else ModelTurn(f"turn-{ordinal}", ordinal + (relation == "forged"))
+        same = head is not None and head.batch_id is not None and relation == "same batch"
         call = ToolBoundary(
             "nobody" if speaker is None else speaker.incarnation_id,
             turn,
-            f"batch-{ordinal}-{batch}",
-            startup_delivery_id=head.startup_delivery_id if head is not None and honest else None,
+            str(head.batch_id) if same and head is not None else f"batch-{ordinal}-{batch}",
+            startup_delivery_id=head.startup_delivery_id if head is not None and echo else None,
             passed_unseen=unseen,
         )
         key = (AdmissionRecord, (call.incarnation_id, "" if turn is None else turn.id, call.batch_id))
@@ -861,7 +865,7 @@ class PaneWalk(RuleBasedStateMachine):
             assert call.batch_id != head.batch_id
             assert head.state is STATE.DELIVERED or head.payload_offered_at is not None
 
-    @rule(who=st.sampled_from([0, 0, 0, 1, 9]), exact=st.sampled_from([True, True, True, False]))
+    @rule(who=WHO, exact=MOSTLY)
     def report_delivered(self, who: int, exact: bool) -> None:
         speaker, head = self.someone(who), self.state.head
         intent = head if head is not None and exact else (self.of(IntentRecord) or [None])[0]
@@ -879,7 +883,7 @@ class PaneWalk(RuleBasedStateMachine):
             )
         )
 
-    @rule(who=st.sampled_from([0, 0, 0, 1, 9]), exact=st.sampled_from([True, True, True, False]))
+    @rule(who=WHO, exact=MOSTLY)
     def complete_batch(self, who: int, exact: bool) -> None:
         speaker, head = self.someone(who), self.state.head
         turn_id, batch_id = (head.turn_id, head.batch_id) if head is not None and exact else ("turn-1", "batch-1-1")
@@ -895,7 +899,7 @@ class PaneWalk(RuleBasedStateMachine):
         )
 
     @rule(
-        how=st.sampled_from(["done", "done", "done", "covering", "discovering", "recovery", "diverged", "not text"]),
+        how=st.sampled_from([*["done"] * 5, "covering", "discovering", "recovery", "diverged", "not text"]),
         late=st.booleans(),
     )
     def end_reconciliation(self, how: str, late: bool) -> None:
@@ -916,14 +920,14 @@ class PaneWalk(RuleBasedStateMachine):
             outcome = result(b"\xff")
         self.commit(decide_outcome(self.state, head, outcome, frozenset(), self.limits, self.now, self.mint))
 
-    @rule(who=st.sampled_from([0, 0, 0, 1, 9]), failed=st.booleans())
+    @rule(who=WHO, failed=st.booleans())
     def end_incarnation(self, who: int, failed: bool) -> None:
         speaker = self.someone(who)
         name = "nobody" if speaker is None else speaker.incarnation_id
         decide = decide_launch_failed if failed else decide_retire
         self.commit(decide(self.state, speaker, name, "gone", self.now, limits=self.limits, mint=self.mint))
 
-    @rule(who=st.sampled_from([0, 0, 0, 1, 9]), honest=st.sampled_from([True, True, True, False]))
+    @rule(who=WHO, honest=MOSTLY)
     def shake_hands(self, who: int, honest: bool) -> None:
         speaker = self.someone(who)
         intent = None if speaker is None else self.rows.get((IntentRecord, (speaker.startup_intent_id,)))
@@ -941,7 +945,7 @@ class PaneWalk(RuleBasedStateMachine):
             )
         )
 
-    @rule(discard=st.booleans(), known=st.sampled_from([True, True, True, False]))
+    @rule(discard=st.booleans(), known=MOSTLY)
     def lead_out_of_exhaustion(self, discard: bool, known: bool) -> None:
         head = self.state.head
         intent_id = head.intent_id if head is not None and known else "nothing"
@@ -956,6 +960,32 @@ class PaneWalk(RuleBasedStateMachine):
         if self.state.intents:
             intent = self.state.intents[-1 if newest else 0]
             self.commit(decide_resolve(self.state, intent.intent_id, "as it is", "ann", self.now))
+
+    @rule(batch=st.integers(1, 2))
+    def go_on(self, batch: int) -> None:
+        """Whatever comes next when all goes well, so that walks get far."""
+        head = self.state.head
+        if head is None:
+            self.detect(True, None)
+        elif head.exhausted_at is not None:
+            self.lead_out_of_exhaustion(False, True)
+        elif head.state in {STATE.RECOVERY_REQUIRED, STATE.TOPOLOGY_DIVERGED}:
+            self.resolve(False)
+        elif head.state is STATE.RECONCILING:
+            self.end_reconciliation("done", False)
+        elif self.state.live is None:
+            self.launch(True, True)
+        elif head.mode is DeliveryMode.RESTART_STARTUP and head.handshake_at is None:
+            self.shake_hands(0, True)
+        elif head.mode is DeliveryMode.SOFT_BATCH and head.batch_completed_at is None:
+            if head.payload_offered_at is None:
+                self.call_a_tool(0, "same batch", batch, False, True, None)
+            elif batch == 1 and head.state is STATE.MATERIALIZED:
+                self.report_delivered(0, True)
+            else:
+                self.complete_batch(0, True)
+        else:
+            self.call_a_tool(0, "later", batch, True, True, None)
 
     @rule(seconds=st.sampled_from([1, 10, -20]))
     def let_time_pass(self, seconds: int) -> None:

@@ -15,7 +15,7 @@ What the checker assumes of a host and an adapter, and nothing more:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.actors.intent_state import Code
 from fencepost.actors.pane_state import Limits
@@ -63,9 +63,6 @@ ASKS, BLOCKED, RUNS = 0, 1, 2
 # A process of the latest incarnation.
 UNBORN, ALIVE, DEAD, ZOMBIE, BUSY_ZOMBIE = "not yet started", "alive", "dead", "zombie", "zombie with running tools"
 
-# Files of the head intent.
-UNTOUCHED, HALF, DONE = 0, 1, 2
-
 
 class Batch(NamedTuple):
     """A tool batch: what the store holds of it, and what only an onlooker knows."""
@@ -103,7 +100,6 @@ class State(NamedTuple):
     """All that the future can depend on."""
 
     store: Store = Store()
-    files: int = UNTOUCHED
     attempt: bool = False
     """Whether an attempt at reconciling the head is running, in memory."""
     process: Process | None = None
@@ -127,6 +123,7 @@ class World:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
+        self._numberings: dict[object, Numbered] = {}
         self.ledger = Ledger(
             Limits(startup_attempts_max=bounds.startup_attempts, soft_redeliveries_max=bounds.soft_redeliveries)
         )
@@ -146,8 +143,6 @@ class World:
             parts.append("no process yet")
         else:
             parts.append(_described_process(row, state.process))
-        if state.files:
-            parts.append("files half changed" if state.files == HALF else "files changed")
         if state.attempt:
             parts.append("reconciling")
         return "; ".join(parts)
@@ -215,28 +210,20 @@ class World:
             return
         if row.planned_op is None:
             yield from self._try(0, "the attempt commits its plan", state, "plan")
-        elif state.files == UNTOUCHED:
-            yield self._touch(state)
-        elif state.files == HALF:
-            yield Step(0, "the attempt finishes changing files", state._replace(files=DONE))
         else:
-            yield from self._try(0, "the result is verified and saved", state, "outcome", "plain")
-            yield from self._try(0, "the result covers the later intent, and is saved", state, "outcome", "covering")
+            if process is not None and (RUNS in process.calls or process.condition == BUSY_ZOMBIE):
+                broken = "files are changed while a tool call that was let pass is running"
+                yield Step(0, "the attempt changes files", state, broken)
+                return
+            yield from self._try(0, "files are changed, the result is verified and saved", state, "outcome", "plain")
+            yield from self._try(
+                0, "files are changed, the result covers the later intent, and is saved", state, "outcome", "covering"
+            )
             if state.store.detected == UNSEEN and self.bounds.second_intent:
-                yield from self._try(
-                    0, "the result is saved with a transition discovered on the way", state, "outcome", "discovering"
-                )
-        if state.files != DONE:
-            yield from self._try(1, "the probe finds files it cannot vouch for", state, "outcome", "recovery")
-            yield from self._try(1, "the probe finds no provable target", state, "outcome", "diverged")
-
-    def _touch(self, state: State) -> Step:
-        """The first change of a file: the point of no return."""
-        text = "the attempt begins to change files"
-        process = state.process
-        if process is not None and (RUNS in process.calls or process.condition == BUSY_ZOMBIE):
-            return Step(0, text, state, "files are changed while a tool call that was let pass is running")
-        return Step(0, text, state._replace(files=HALF))
+                text = "files are changed, the result is saved with a transition discovered on the way"
+                yield from self._try(0, text, state, "outcome", "discovering")
+        yield from self._try(1, "the probe finds files it cannot vouch for", state, "outcome", "recovery")
+        yield from self._try(1, "the probe finds no provable target", state, "outcome", "diverged")
 
     @staticmethod
     def _crash(state: State) -> Step:
@@ -318,8 +305,8 @@ class World:
             if current and ASKS in process.calls:
                 continue
             late = state
-            if not current and not self.bounds.strays:
-                # A request served after its batch has ended: the report has arrived, or never will.
+            if not self.bounds.strays:
+                # A request is served though its hook has ended: the report has arrived before, or never will.
                 if batch.admission == NO_ADMISSION and any(later.admission == PASSED for later in batches[position:]):
                     continue
                 unreported = batches[:position] + (batch._replace(heard=False),) + batches[position + 1 :]
@@ -501,8 +488,6 @@ class World:
         code = ledger.codes[head]
         if code not in _RECONCILING:
             state = state._replace(attempt=False)
-            if code not in _CONFLICTED:
-                state = state._replace(files=UNTOUCHED)
         place, numbered = (1, 1) if ledger.bound[head] else None, state.process
         if numbered is not None and not ledger.live(store):
             numbered = _retired(numbered)
@@ -518,30 +503,48 @@ class World:
         unresolved = self.ledger.unresolved
         return unresolved[store.first] | unresolved[store.second] << 1
 
-    def _numbered(
-        self, process: Process, bound: tuple[int, int] | None, open_bits: int
-    ) -> tuple[Process, tuple[int, int] | None]:
-        kept = _remembered(process.batches, bound, self.bounds.late_batches)
-        turns = sorted({batch.turn for batch in kept} | ({bound[0]} if bound else set()))
-        rank = {turn: number for number, turn in enumerate(turns, start=1)}
-        batches, place = [], None
-        for batch in kept:
-            index = sum(other.turn == batch.turn and other.index <= batch.index for other in kept)
-            if (batch.turn, batch.index) == bound:
-                place = (rank[batch.turn], index)
-            batches.append(
-                batch._replace(
-                    turn=rank[batch.turn], index=index, known=batch.known & open_bits, printed=batch.printed & open_bits
-                )
+    def _numbered(self, process: Process, bound: tuple[int, int] | None, open_bits: int) -> Numbered:
+        """The process with its batches forgotten and renumbered, and where that leaves the bound one; remembered."""
+        key = (process, bound, open_bits)
+        found = self._numberings.get(key)
+        if found is None:
+            found = self._numberings[key] = _numbered(process, bound, open_bits, self.bounds)
+        return found
+
+
+Numbered: TypeAlias = tuple[Process, tuple[int, int] | None]
+
+
+def _numbered(process: Process, bound: tuple[int, int] | None, open_bits: int, bounds: Bounds) -> Numbered:
+    kept = _remembered(process.batches, bound, bounds.late_batches)
+    turns = sorted({batch.turn for batch in kept} | ({bound[0]} if bound else set()))
+    rank = {turn: number for number, turn in enumerate(turns, start=1)}
+    batches, place = [], None
+    for position, batch in enumerate(kept, start=1):
+        index = sum(other.turn == batch.turn and other.index <= batch.index for other in kept)
+        is_bound = (batch.turn, batch.index) == bound
+        if is_bound:
+            place = (rank[batch.turn], index)
+        batches.append(
+            Batch(
+                turn=rank[batch.turn],
+                index=index,
+                named=batch.named,
+                admission=batch.admission,
+                denied=batch.denied,
+                heard=batch.heard and (bounds.strays or is_bound or position == len(kept)),
+                unseen=batch.unseen if batch.admission == NO_ADMISSION else None,
+                known=batch.known & open_bits,
+                printed=batch.printed & open_bits if is_bound else 0,
             )
-        if bound and place is None:  # bound to something that no batch of this process is
-            place = (rank[bound[0]], 9)
-        settled = process._replace(shown=process.shown & open_bits, batches=tuple(batches))
-        return (settled._replace(calls=()) if process.condition == DEAD else settled), place
+        )
+    if bound and place is None:  # bound to something that no batch of this process is
+        place = (rank[bound[0]], 9)
+    calls = () if process.condition == DEAD else process.calls
+    return Process(process.condition, process.informed, process.shown & open_bits, tuple(batches), calls), place
 
 
 _RECONCILING: Final = {Code.C_OPEN, Code.C_COMPLETE, Code.C_UNATTENDED}
-_CONFLICTED: Final = {Code.RECOVERY_REQUIRED, Code.TOPOLOGY_DIVERGED}
 
 
 def _remembered(batches: tuple[Batch, ...], bound: tuple[int, int] | None, late: int) -> tuple[Batch, ...]:

@@ -1,0 +1,126 @@
+"""The examples run as their readers run them: as programs, from a folder of their own."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from fencepost.supervisor import check
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DEMO_SECONDS = 60  # it ends itself sooner
+
+
+def run(
+    example: str, *arguments: str, cwd: Path, seconds: float = 30, **environment: str
+) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(EXAMPLES / example), *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env=os.environ | environment, timeout=seconds, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("example", ["bridge_trio.py", "bridge_asyncio.py"])
+def test_a_bridge_tells_its_story_and_a_second_run_finds_it_told(example: str, tmp_path: Path) -> None:
+    first = run(example, cwd=tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    *told, later, latest, end = first.stdout.splitlines()
+    assert len(told) == 2
+    assert len(set(told)) == 1
+    assert told[0].startswith("turn-1: BlockPayload(")
+    assert "Read again before you write." in told[0]
+    assert (later, latest) == ("turn-2: Allow()", "turn-2: Allow()")
+    assert end == "main-2: acknowledged, in_sync"
+
+    second = run(example, cwd=tmp_path)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout.splitlines() == [*["turn-1: Allow()"] * 2, *["turn-2: Allow()"] * 2, end]
+
+
+@pytest.mark.parametrize("example", ["bridge_trio.py", "bridge_asyncio.py"])
+def test_a_bridge_has_thirty_lines(example: str) -> None:
+    tree = ast.parse((EXAMPLES / example).read_text(encoding="utf-8"))
+    tree.body.pop(0)  # its docstring
+    assert len(ast.unparse(tree).replace("\n\n", "\n").splitlines()) <= 32
+
+
+def test_the_two_bridges_differ_only_in_their_event_loop() -> None:
+    def lines(example: str) -> list[str]:
+        return (EXAMPLES / example).read_text(encoding="utf-8").splitlines()
+
+    pairs = zip(lines("bridge_trio.py"), lines("bridge_asyncio.py"), strict=True)
+    differing = [pair for pair in pairs if pair[0] != pair[1]]
+    assert all("trio" in ours or "start_soon" in ours for ours, _ in differing), differing
+
+
+def test_the_chaos_test_finds_every_death_survived(tmp_path: Path) -> None:
+    ran = run("chaos_test.py", cwd=tmp_path, seconds=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    death, sweep = ran.stdout.splitlines()
+    assert "killed" in death
+    assert int(sweep.partition(" ")[0]) > 100
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder whose name leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="fp-") as folder:
+        yield Path(folder)
+
+
+def rows_of(printed: str) -> list[tuple[str, str]]:
+    rows = [line.split(" | ") for line in printed.splitlines() if line.startswith(("ok | ", "FAILED | "))]
+    return [(step, outcome) for outcome, step, _ in rows]
+
+
+CLAIMS = [
+    "a: four hook processes printed the same bytes, the saved ones",
+    "a: marked delivered by the hooks, not yet complete",
+    "a: the batch completes, which acknowledges nothing",
+    "a: a later turn acknowledges, and its tools run on what the agent was told",
+    "b: SIGKILL; the launcher starts a replacement once the old process is gone",
+    "b: and carries the same bytes the dead one's hooks printed",
+    "b: the handshake proves delivery, and acknowledges nothing",
+    "b: the replacement's first turn echoes the id: acknowledged, and its tools run",
+    "c: a hook that outlived its harness asks for its tool: fenced",
+    "c: both are in the dead letters",
+    "d: a new bridge resumes the attempt and probes the files first",
+    "d: every file is finished exactly once",
+    "d: the harnesses survived: same processes, same incarnations, no relaunch",
+    "e: no tool ran on files its agent was not told about",
+    "e: check(store) finds every invariant held",
+    "the demo came to its end",
+]
+
+
+def test_the_demo_holds_every_claim_and_leaves_nothing_behind(short_folder: Path) -> None:
+    ran = run("demo", cwd=short_folder, seconds=DEMO_SECONDS, TMPDIR=str(short_folder))
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout[-4000:]
+    rows = dict(rows_of(ran.stdout))
+    assert set(rows.values()) == {"ok"}
+    assert set(CLAIMS) <= rows.keys()
+    assert not list(short_folder.iterdir())
+
+
+@pytest.mark.slow
+def test_the_demo_keeps_its_store_when_asked(short_folder: Path) -> None:
+    ran = run("demo", "--keep", cwd=short_folder, seconds=DEMO_SECONDS, TMPDIR=str(short_folder))
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    (kept,) = short_folder.iterdir()
+    url = f"sqlite:///{kept / 'bridge.db'}"
+    assert ran.stdout.rstrip().endswith(url)
+    assert trio.run(check, url) == []
+
+
+def test_the_demo_explains_itself(tmp_path: Path) -> None:
+    ran = run("demo", "--help", cwd=tmp_path)
+    assert ran.returncode == 0
+    assert "--keep" in ran.stdout

@@ -1,0 +1,295 @@
+"""The program: what it prints, its exit status, and that stored text cannot speak to a terminal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+from supervisor.stories import Pane, loosened, tell_all, world
+
+from fencepost.mailbox.mutation import Mutation, NewDeadLetter, NewEvent
+from fencepost.supervisor import cli
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\r\u202egpj.exe\u2028\ttab"
+PAYLOAD_SHA256 = "b903a4bbed9eb9029746499c42f54b810199380d825e70b40c8e401e1585b1b0"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = f"sqlite:///{tmp_path_factory.mktemp('cli')}/store.db"
+
+    async def main() -> None:
+        async with world(url) as there:
+            await tell_all(there)
+
+    trio.run(main)
+    return url
+
+
+@pytest.fixture
+def bad_url(url: str, tmp_path: Path) -> str:
+    path = loosened(Path(url.removeprefix("sqlite:///")), tmp_path / "bad.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE intents SET acknowledged_at = 5 WHERE intent_id = 'intent-12'")
+        connection.execute("UPDATE intents SET kind = ? WHERE intent_id = 'intent-11'", (EVIL,))
+    return f"sqlite:///{path}"
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(cli.main, arguments, prog_name="fencepost")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def table_of(result: Result) -> list[dict[str, str]]:
+    assert result.exit_code == 0, result.output
+    heads, *rows = (line.split("\t") for line in result.stdout.splitlines())
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+# -- check --------------------------------------------------------------------------------------------------------
+
+
+def test_check_of_a_sound_store(url: str) -> None:
+    result = run("check", url)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "no violations\n", "")
+
+
+def test_check_lists_violations_and_counts_them(bad_url: str) -> None:
+    result = run("check", bad_url)
+    assert result.exit_code == 1
+    first, second, count = result.stdout.splitlines()
+    assert first.startswith("0\tintents\tintent-11\tcannot be read: ")
+    assert second == "2\tintents\tintent-12\tis detected and has acknowledged_at"
+    assert count == "violations: 2"
+
+
+def test_check_for_machines(url: str, bad_url: str) -> None:
+    sound = run("check", url, "--json")
+    assert (sound.exit_code, json.loads(sound.stdout)) == (0, {"count": 0, "violations": []})
+    result = run("check", "--json", bad_url)
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["count"] == 2
+    assert told["violations"][1] == {
+        "number": 2,
+        "table": "intents",
+        "key": "intent-12",
+        "message": "is detected and has acknowledged_at",
+    }
+
+
+# -- looking ------------------------------------------------------------------------------------------------------
+
+
+def test_status(url: str) -> None:
+    assert {row["what"]: int(row["count"]) for row in table_of(run("status", url))} == {
+        "panes": 7,
+        "live incarnations": 4,
+        "unresolved intents": 7,
+        "unresolved intents, detected": 2,
+        "unresolved intents, reconciling": 1,
+        "unresolved intents, materialized": 2,
+        "unresolved intents, delivered": 1,
+        "unresolved intents, recovery_required": 1,
+        "unresolved intents, topology_diverged": 0,
+        "exhausted intents": 1,
+        "dead letters": 1,
+    }
+
+
+def test_status_on_a_terminal_is_a_table(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "_on_terminal", lambda: True)
+    lines = run("status", url).stdout.splitlines()
+    assert lines[0].split() == ["what", "count"]
+    assert lines[1].split() == ["panes", "7"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_intents(url: str) -> None:
+    rows = table_of(run("intents", url))
+    assert len(rows) == 12
+    assert [row["pane"] for row in rows] == sorted(row["pane"] for row in rows)
+    soft = table_of(run("intents", url, "--pane", "soft"))
+    assert [row["intent"] for row in soft] == ["intent-1", "intent-2", "intent-3", "intent-4"]
+    assert soft[0]["payload"] == f"21 bytes, sha256 {PAYLOAD_SHA256}"
+    assert soft[2]["payload"] == "-"
+    assert soft[2]["remark"] == "reason: covered by intent intent-2"
+    assert (soft[3]["state"], soft[3]["mode"], soft[3]["incarnation"]) == ("delivered", "soft_batch", "incarnation-1")
+    assert table_of(run("intents", url, "--pane", "nobody")) == []
+
+
+def test_intents_that_cannot_be_read_are_shown_all_the_same(bad_url: str) -> None:
+    assert len(table_of(run("intents", bad_url))) == 12
+
+
+def test_payload_bytes_are_never_shown(url: str) -> None:
+    for command in ("intents", "events", "dead-letters", "status", "check"):
+        assert "read again" not in run(command, url).output
+
+
+def test_events(url: str) -> None:
+    rows = table_of(run("events", url))
+    assert [int(row["seq"]) for row in rows] == list(range(1, 76))
+    assert rows[0]["at"] == "1970-01-01T00:00:00.000001000Z"
+    assert json.loads(rows[0]["data"])["incarnation_id"] == "incarnation-1"
+    some = table_of(run("events", url, "--after", "70", "--limit", "3"))
+    assert [int(row["seq"]) for row in some] == [71, 72, 73]
+    assert table_of(run("events", url, "--after", "75")) == []
+
+
+@pytest.mark.parametrize("page", [1, 2, 3, 75, 76])
+def test_events_come_page_by_page(url: str, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "PAGE", page)
+    assert len(table_of(run("events", url))) == 75
+    assert [int(row["seq"]) for row in table_of(run("events", url, "--limit", "5"))] == [1, 2, 3, 4, 5]
+
+
+def test_dead_letters(url: str) -> None:
+    (row,) = table_of(run("dead-letters", url))
+    assert (row["call"], row["incarnation"], row["reason"]) == (
+        "retire",
+        "incarnation-of-nobody",
+        "unknown_incarnation",
+    )
+    assert table_of(run("dead-letters", url, "--after", "1")) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        (0, "1970-01-01T00:00:00.000000000Z"),
+        (1_700_000_000_123_456_789, "2023-11-14T22:13:20.123456789Z"),
+        (-1, "1969-12-31T23:59:59.999999999Z"),
+        (2**63 - 1, "2262-04-11T23:47:16.854775807Z"),
+        (-(2**63), "1677-09-21T00:12:43.145224192Z"),
+        ("noon", "noon"),
+        (None, "-"),
+    ],
+)
+def test_times(stored: object, shown: str) -> None:
+    assert cli._moment(stored) == shown
+
+
+# -- untrusted text -----------------------------------------------------------------------------------------------
+
+
+async def test_stored_text_is_escaped(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/evil.db"
+    async with world(url) as there:
+        pane = Pane(there, "pane")
+        await pane.detect("op-1", ambiguous=EVIL)
+        letter = NewDeadLetter(at=1, address=EVIL, call="retire", incarnation_id=EVIL, reason="odd", detail=EVIL)
+        event = NewEvent(kind=EVIL, address=EVIL, at=1, data={"reason": EVIL, EVIL: "bell \x07"})
+        await there.line.commit(Mutation(label="test.evil", events=(event,), dead_letters=(letter,)))
+    for command in ("intents", "events", "dead-letters"):
+        result = run(command, url)
+        for line in result.stdout.splitlines():
+            assert line.replace("\t", "").isprintable()
+        assert "\\x1b]0;owned\\x07" in result.stdout or "\\u001b]0;owned\\u0007" in result.stdout
+        assert len(table_of(result)) == (2 if command == "events" else 1)
+
+
+def test_a_violation_and_a_message_are_escaped(bad_url: str) -> None:
+    result = run("check", bad_url)
+    assert result.stdout.replace("\n", "").replace("\t", "").isprintable()
+    assert run("check", f"sqlite:///{EVIL}").stderr.strip().isprintable()
+
+
+# -- exit status 2 ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["check", "status", "intents", "events", "dead-letters"])
+def test_a_store_that_cannot_be_read(command: str, tmp_path: Path) -> None:
+    missing = run(command, f"sqlite:///{tmp_path}/none.db")
+    assert (missing.exit_code, missing.stdout) == (2, "")
+    assert missing.stderr == f"Error: {tmp_path}/none.db does not exist\n"
+    (tmp_path / "text.db").write_text("this is not a database\n" * 200)
+    assert run(command, f"sqlite:///{tmp_path}/text.db").exit_code == 2
+    unknown = run(command, "nonsense")
+    assert (unknown.exit_code, unknown.stdout) == (2, "")
+    assert "'nonsense' names no store" in unknown.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.db"]
+
+
+def test_a_damaged_event_ends_the_list(url: str, tmp_path: Path) -> None:
+    path = loosened(Path(url.removeprefix("sqlite:///")), tmp_path / "bad.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE events SET data = '{' WHERE seq = 75")
+    result = run("events", f"sqlite:///{path}")
+    assert result.exit_code == 2
+    assert "data is not JSON" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check",),
+        ("check", "a", "b"),
+        ("nothing",),
+        ("events", "x", "--after", "-1"),
+        ("events", "x", "--limit", "0"),
+        ("events", "x", "--limit", "many"),
+        ("status", "x", "--what"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+# -- help and version ---------------------------------------------------------------------------------------------
+
+
+def test_help() -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    for word in ("check", "status", "intents", "dead-letters", "events", "Examples:", "sqlite:///bridge.db"):
+        assert word in result.stdout
+    for command in cli.main.commands:
+        assert run(command, "--help").exit_code == 0
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "version", lambda _name: "1.2.3")
+    assert run("--version").stdout == "fencepost 1.2.3\n"
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(cli, "version", missing)
+    assert run("--version").stdout == "fencepost, not installed\n"
+
+
+# -- the real thing -----------------------------------------------------------------------------------------------
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from fencepost.supervisor.cli import main; main()", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+async def test_as_a_program_beside_an_open_line(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with world(url) as there:
+        await tell_all(there)
+        sound = await trio.to_thread.run_sync(program, "check", url)
+        assert (sound.returncode, sound.stdout, sound.stderr) == (0, "no violations\n", "")
+        await Pane(there, "later").launch()
+        events = await trio.to_thread.run_sync(program, "events", url, "--after", "75")
+        assert events.stdout.splitlines()[1].split("\t")[2] == "incarnation.launched"
+    missing = await trio.to_thread.run_sync(program, "check", f"{url}.none")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "does not exist" in missing.stderr
