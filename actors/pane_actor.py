@@ -182,11 +182,14 @@ class PaneActor(Actor):
         last = _only(IntentRecord, newest)
         if last:
             state = evolve(state, seq_last=last[0].seq)
-        if state.intents:
-            tail = Query(TriggerRecord, {"intent_id": state.intents[-1].intent_id})
-            (triggers,) = await self.system.line.load(tail)
-            state = evolve(state, tail_triggers=len(triggers))
-        return state
+        return await self._with_tail_triggers(state)
+
+    async def _with_tail_triggers(self, state: PaneState) -> PaneState:
+        """The state with the newest intent's triggers counted."""
+        if not state.intents:
+            return state
+        (triggers,) = await self.system.line.load(Query(TriggerRecord, {"intent_id": state.intents[-1].intent_id}))
+        return evolve(state, tail_triggers=len(triggers))
 
     async def _recover_launch(self) -> None:
         """With a Launcher, a startup nobody can vouch for is given up, and a wished-for successor is started (I-16)."""
@@ -285,6 +288,8 @@ class PaneActor(Actor):
             await self.system.line.commit(part)
             puts = part.puts
         self.state = self.state.after(puts)
+        if self.state.tail_triggers is None:
+            self.state = await self._with_tail_triggers(self.state)
         for record in puts:
             if isinstance(record, AdmissionRecord):
                 self._remember(record)

@@ -11,7 +11,8 @@ Every call about a pane is decided by one actor, one call at a time: that is the
   touches one goes through the pane, so what stands here is what is stored.  The first of them, the *head*, is the
   only one that may be bound: at most one intent of a pane is active, and a later one stays detected until the
   earlier is acknowledged or superseded (section 10, invariant 4);
-* `seq_last` and `tail_triggers`, from which the next intent's sequence number and trigger position follow.
+* `seq_last`, from which the next intent's sequence number follows, and `tail_triggers`, how many triggers the newest
+  intent has.  Once a tail is superseded the count is unknown (None) until the store is asked.
 
 Decisions live in `boundary` (a tool call), `incarnation_state` (launch to retirement) and here (detection,
 reconciliation results, a human's word).  None of them reads a clock or mints an id by itself.
@@ -99,8 +100,8 @@ class PaneState:
     latest: IncarnationRecord | None = None
     intents: tuple[IntentRecord, ...] = ()
     seq_last: int = 0
-    tail_triggers: int = 0
-    """How many triggers the newest unresolved intent has."""
+    tail_triggers: int | None = 0
+    """How many triggers the newest unresolved intent has; None when the store must be asked."""
 
     @property
     def address(self) -> str:
@@ -170,7 +171,8 @@ class PaneState:
             for known in self.intents
             if known.intent_id != intent.intent_id or not intent.resolved
         )
-        return evolve(self, intents=kept)
+        same_tail = bool(kept) and kept[-1].intent_id == self.intents[-1].intent_id
+        return evolve(self, intents=kept, tail_triggers=self.tail_triggers if same_tail or not kept else None)
 
 
 # -- who speaks, and refusals ------------------------------------------------------------------------------------
@@ -233,6 +235,7 @@ def decide_detect(state: PaneState, transition: BaseTransition, now: int, mint: 
 
 
 def _coalesced(state: PaneState, tail: IntentRecord, transition: BaseTransition, now: int) -> Decision:
+    assert state.tail_triggers is not None  # the actor asks the store before it decides again
     trigger = _trigger(state, tail.intent_id, transition, state.tail_triggers, now)
     events: list[tuple[IntentRecord, IntentEvent]] = [
         (

@@ -92,10 +92,12 @@ def replaced(text: str) -> str:
     """Return `text` with every table replaced by the code's; raise `ClickException` where one has no place."""
     for name, render in TABLES.items():
         pattern = re.compile(rf"(<!-- table:{re.escape(name)} -->\n).*?(<!-- /table -->)", re.DOTALL)
-        table = render()
-        text, count = pattern.subn(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)
+        before, *found = pattern.split(text)
+        count = len(found) // 3
         if count != 1:
             raise click.ClickException(f"table {name} must stand there once, between its markers, not {count} times")
+        opening, closing, after = found
+        text = f"{before}{opening}\n{render()}\n\n{closing}{after}"
     return text
 
 

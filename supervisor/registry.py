@@ -165,19 +165,29 @@ class Registry:
                 await actor.run()
         except Exception as raised:  # noqa: BLE001 - an actor's death is the supervisor's business, never trio's
             error = raised
+        except trio.Cancelled:
+            self._leave(actor, MailboxClosed("the runtime is closed"))
+            raise
         error = actor.fatal or error
+        if error is None:
+            self._leave(actor, MailboxClosed("the runtime is closed"))
+        else:
+            await self._bury(actor, error)
+
+    def _leave(self, actor: Actor, error: BaseException) -> None:
+        """This activation is over: end its tasks and answer everybody who waits for it."""
         if self._awake.get(actor.address) is actor:
             del self._awake[actor.address]
         actor.end_children()
-        if error is None:
-            self._settle(actor, MailboxClosed("the runtime is closed"))
-            return
-        await self._bury(actor, error)
+        envelopes = [actor.current, *actor.leftovers(), *actor.inbox.close()]
+        for envelope in envelopes:
+            if envelope is not None and not envelope.reply.settled:
+                envelope.reply.fail(_own(error))
 
     async def _bury(self, actor: Actor, error: BaseException) -> None:
         """Tell everybody who waited, tell the followers, and start the next life."""
         lost = error if isinstance(error, StoreFault) else ActorCrashed(actor.address, actor.activation, repr(error))
-        self._settle(actor, lost)
+        self._leave(actor, lost)
         if isinstance(error, RuntimeKilled) or self.line.fault is not None:
             self.fault()
             return
@@ -217,13 +227,6 @@ class Registry:
             await self.line.commit(Mutation(label=label, events=tuple(events)))
         except (StoreFault, MailboxClosed, ActorKilled):
             return
-
-    def _settle(self, actor: Actor, error: BaseException) -> None:
-        """Answer everybody who waits for this activation with an error of their own."""
-        envelopes = [actor.current, *actor.leftovers(), *actor.inbox.close()]
-        for envelope in envelopes:
-            if envelope is not None and not envelope.reply.settled:
-                envelope.reply.fail(_own(error))
 
     def _obituary(self, actor: Actor) -> BaseException:
         """What to tell a caller whose message found its actor gone."""

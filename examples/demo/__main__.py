@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import click
@@ -55,7 +55,7 @@ async def play(root: Path, report: Report) -> None:
 
 
 @contextlib.contextmanager
-def folder(*, keep: bool) -> Iterator[Path]:
+def folder(*, keep: bool) -> Generator[Path]:
     """A folder for the time of the demo, or longer."""
     usual = tempfile.gettempdir()
     place = usual if len(usual) <= PLACE_MAX else "/tmp"

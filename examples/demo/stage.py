@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,7 @@ class Stage:
         self._news = trio.Condition()
         self._arrived: list[Agent] = []
         self._theirs = theirs
+        self._bridge_talks = False
         self._bridge: trio.Process | None = None
 
     # -- the bridge --
@@ -140,7 +141,9 @@ class Stage:
 
     async def _ended(self) -> int:
         assert self._bridge is not None
-        return await self._bridge.wait()
+        code = await self._bridge.wait()
+        await self.until(lambda: not self._bridge_talks)  # all it had told has arrived
+        return code
 
     async def ask(self, call: str, **said: object) -> dict[str, Any]:
         """Ask the bridge, as any of its clients would."""
@@ -192,9 +195,12 @@ class Stage:
             self._arrived.append(Agent(first, lines, self.tools_run))
             await self._tell_news()
             await trio.sleep_forever()  # the line is the agent's now; it closes with the stage
+        self._bridge_talks = True
         await self._note(first)
         async for fact in lines:
             await self._note(fact)
+        self._bridge_talks = False
+        await self._tell_news()
 
     async def _note(self, fact: dict[str, Any]) -> None:
         if fact["fact"] == "event":
@@ -225,7 +231,7 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(root: Path, report: Report, *, seconds: float) -> AsyncIterator[Stage]:
+async def open_stage(root: Path, report: Report, *, seconds: float) -> AsyncGenerator[Stage]:
     """Set the stage in a folder; leaving it ends every process, whatever happened."""
     ours, theirs = socket.socketpair()
     with ours, theirs, trio.fail_after(seconds):

@@ -292,10 +292,10 @@ def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application != APPLICATION_ID and (tables or version or application):
-        raise CorruptRecord(str(path), "is a SQLite database of another program")
     if version > SCHEMA_VERSION:
         raise SchemaTooNew(str(path), version, SCHEMA_VERSION)
+    if application != APPLICATION_ID and (tables or version or application):
+        raise CorruptRecord(str(path), "is a SQLite database of another program")
     if version:
         for record_type in RECORD_TYPES:
             columns = {row[1] for row in connection.execute(f"PRAGMA table_info({record_type.TABLE})")}

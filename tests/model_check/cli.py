@@ -15,13 +15,15 @@ from model_check.world import Bounds, World
 __all__ = ["BOUNDS", "main"]
 
 BOUNDS: Final = {
-    "small": Bounds(faults=1, late_batches=0, soft_only=True),
+    "small": Bounds(faults=1, startup_attempts=1, soft_only=True),
     "full": Bounds(faults=None),
 }
 
 
 @click.command()
-@click.option("--bounds", type=click.Choice(list(BOUNDS)), default="full", show_default=True, help="How large a world.")
+@click.option(
+    "--bounds", type=click.Choice(list(BOUNDS)), help="How large a world  [default: full; small with --all-faults]."
+)
 @click.option("--faults", type=click.IntRange(min=0), help="At most so many faults a run, instead of the bounds' own.")
 @click.option(
     "--strays", is_flag=True, help="Also serve a repeated request whose hook has ended before its batch is reported."
@@ -31,7 +33,7 @@ BOUNDS: Final = {
 @click.option("--list-faults", is_flag=True, help="List the deliberate faults.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def main(
-    *, bounds: str, faults: int | None, strays: bool, fault: str | None, all_faults: bool, list_faults: bool, quiet: bool
+    *, bounds: str | None, faults: int | None, strays: bool, fault: str | None, all_faults: bool, list_faults: bool, quiet: bool
 ) -> None:
     """Check the shipped intent protocol against its laws, in every interleaving of a small world.
 
@@ -41,7 +43,7 @@ def main(
         for name in FAULTS:
             click.echo(name)
         return
-    size = BOUNDS[bounds]._replace(strays=strays)
+    size = BOUNDS[bounds or ("small" if all_faults else "full")]._replace(strays=strays)
     if faults is not None:
         size = size._replace(faults=faults)
     if fault is not None and all_faults:

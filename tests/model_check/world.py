@@ -60,6 +60,10 @@ class Bounds(NamedTuple):
 # A call of the current batch: still asking, ended without having run, or running.
 ASKS, BLOCKED, RUNS = 0, 1, 2
 
+# The tagged input of a replacement: never reached it; accepted, so that its handshake may arrive; accepted and what its
+# first turn springs from, so that its calls echo the startup delivery id.
+UNTAGGED, ACCEPTED, ECHOED = 0, 1, 2
+
 # A process of the latest incarnation.
 UNBORN, ALIVE, DEAD, ZOMBIE, BUSY_ZOMBIE = "not yet started", "alive", "dead", "zombie", "zombie with running tools"
 
@@ -88,8 +92,8 @@ class Process(NamedTuple):
     """The process of the latest incarnation; the last of its batches is the current one."""
 
     condition: str
-    informed: bool = False
-    """Whether it was given its tagged input; then it echoes the startup delivery id, and its handshake may arrive."""
+    tagged: int = UNTAGGED
+    """What became of its tagged input, where it has one."""
     shown: int = 0
     """What the model will have been shown when it plans its next turn."""
     batches: tuple[Batch, ...] = ()
@@ -263,23 +267,20 @@ class World:
     def _start(self, state: State) -> Iterator[Step]:
         row = self.ledger.latest(state.store)
         assert row is not None
-        tagged = row.startup_intent_id is not None
-        told = int(str(row.startup_intent_id).removeprefix("intent-")) if tagged else 0
-        process = Process(ALIVE, calls=(ASKS,) * self.bounds.calls)
-        if tagged:
-            shown = _bit(told)
-            informed = process._replace(informed=True, shown=shown, batches=(Batch(known=shown),))
-            yield Step(
-                0,
-                f"the process starts with the payload of intent {told} as its first input",
-                self._settled(state._replace(process=informed)),
-            )
-            text = "the process starts, but its tagged input does not reach it"
-            yield Step(1, text, self._settled(state._replace(process=process._replace(batches=(Batch(),)))))
-        else:
-            yield Step(
-                0, "the process starts", self._settled(state._replace(process=process._replace(batches=(Batch(),))))
-            )
+        process = Process(ALIVE, batches=(Batch(),), calls=(ASKS,) * self.bounds.calls)
+        if row.startup_intent_id is None:
+            yield Step(0, "the process starts", self._settled(state._replace(process=process)))
+            return
+        number = int(row.startup_intent_id.removeprefix("intent-"))
+        shown = _bit(number)
+        told = process._replace(tagged=ECHOED, shown=shown, batches=(Batch(known=shown),))
+        for faults, text, started in (
+            (0, f"the process starts; its first turn is given the payload of intent {number}", told),
+            (1, "the process accepts its tagged input, but its first turn begins without it",
+             process._replace(tagged=ACCEPTED)),
+            (1, "the process starts, but its tagged input does not reach it", process),
+        ):
+            yield Step(faults, text, self._settled(state._replace(process=started)))
 
     def _human(self, state: State) -> Iterator[Step]:
         yield from self._try(0, "a human resolves the conflict", state, "resolve")
@@ -298,7 +299,7 @@ class World:
                 yield from self._try(0, "the hook's mark_delivered arrives", state, "mark", number, place)
             if position < len(batches) - 1 and batch.heard:
                 yield from self._try(0, "the report that the batch completed arrives", state, "complete", place)
-        if process.informed:
+        if process.tagged:
             yield from self._try(0, "the process's startup handshake arrives", state, "ready")
         for position, batch in enumerate(batches):
             current = position == len(batches) - 1
@@ -326,7 +327,7 @@ class World:
         ended = self._unheard(process)
         yield Step(1, "a hook gives up waiting; its request is still under way", state._replace(process=ended))
         calm = (
-            (len(process.batches) == 1 and not process.informed)
+            (len(process.batches) == 1 and not process.tagged)
             if position == 0
             else process.batches[-2].admission == PASSED and not process.batches[-2].denied
         )
@@ -404,7 +405,7 @@ class World:
     def _request(self, process: Process, position: int, *, patient: bool) -> Call:
         batch = process.batches[position]
         return Call(
-            batch.turn, batch.index, batch.named, batch.admission, process.informed, batch.unseen, patient
+            batch.turn, batch.index, batch.named, batch.admission, process.tagged == ECHOED, batch.unseen, patient
         )
 
     def _committed(self, state: State, position: int, commit: Transaction) -> State:
@@ -541,7 +542,7 @@ def _numbered(process: Process, bound: tuple[int, int] | None, open_bits: int, b
     if bound and place is None:  # bound to something that no batch of this process is
         place = (rank[bound[0]], 9)
     calls = () if process.condition == DEAD else process.calls
-    return Process(process.condition, process.informed, process.shown & open_bits, tuple(batches), calls), place
+    return Process(process.condition, process.tagged, process.shown & open_bits, tuple(batches), calls), place
 
 
 _RECONCILING: Final = {Code.C_OPEN, Code.C_COMPLETE, Code.C_UNATTENDED}

@@ -251,3 +251,23 @@ async def test_what_a_result_covers_and_discovers_is_written_with_it(url):
         ]
         assert views[0].intent_id == first.intent_id
     assert await check(url) == []
+
+
+async def test_after_the_newest_intent_is_superseded_the_one_before_it_still_coalesces(url):
+    gate = trio.Event()
+    workspace = Workspace(gate=gate)
+    async with open_supervisor(url, reconciler=workspace) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1", wait=0)
+        second = await pane.detect(moved("X", "C"))
+        third = await pane.detect(moved("Y", "D"))
+        assert (await pane.detect(moved("D", "E"))).coalesced
+        workspace.outcomes.append(reconciled("B", covers=(third.intent_id,)))
+        gate.set()
+        await harness.call(1, "b1")
+        again = await pane.detect(moved("C", "F"))
+        assert (again.intent_id, again.coalesced) == (second.intent_id, True)
+        assert (await supervisor.intent(second.intent_id).view()).triggers == ("trigger-C", "trigger-F")
+    assert await check(url) == []
