@@ -262,7 +262,8 @@ def decide_launch_failed(
         return stopped
     if not state.is_live(incarnation_id) or speaker is None:
         return Decision(answer=Unchanged())
-    replace = speaker.startup_delivery_id is not None
+    head = state.head
+    replace = head is not None and head.mode is DeliveryMode.RESTART_STARTUP and state.is_live(head.incarnation_id)
     return give_up(state, reason, limits, now, mint, replace=replace).plus(Decision(answer=Applied()))
 
 

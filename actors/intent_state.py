@@ -590,8 +590,9 @@ class Step:
 def step(before: IntentRecord, event: IntentEvent, now: int) -> Step:
     """The transition with all it writes; `InvalidTransition` where the table has none."""
     after = transition(before, event, now)
+    delivered_again = isinstance(event, AcceptHandshake) and before.delivered_at is not None
     return Step(
-        after=after, puts=(after, *owed_projection(before, after, now)), events=news_of(event, after, now)
+        after=after, puts=(after, *owed_projection(before, after, now)), events=() if delivered_again else news_of(event, after, now)
     )
 
 

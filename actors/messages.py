@@ -14,7 +14,7 @@ from attrs import field, frozen
 from attrs.validators import instance_of
 
 from fencepost.mailbox.address import check_id
-from fencepost.mailbox.errors import InvalidTransition
+from fencepost.mailbox.errors import InvalidIdentifier, InvalidTransition
 from fencepost.mailbox.ladder import Stage, Stop
 from fencepost.mailbox.records import DeliveryMode, IntentState, TransitionKind
 
@@ -58,6 +58,11 @@ def _id(_instance: object, attribute: object, value: object) -> None:
 def _optional_id(_instance: object, attribute: object, value: object) -> None:
     if value is not None:
         check_id(attribute.name, value)  # type: ignore[attr-defined]
+
+
+def _ordinal(_instance: object, attribute: object, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise InvalidIdentifier(attribute.name, value, "must be an integer of 64 bits")  # type: ignore[attr-defined]
 
 
 # -- answers ---------------------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ class ModelTurn:
     """One model turn: an opaque id and an ordinal that strictly increases within one incarnation [D1]."""
 
     id: str = field(validator=_id)
-    ordinal: int = field(validator=instance_of(int))
+    ordinal: int = field(validator=_ordinal)
 
 
 @frozen

@@ -65,6 +65,7 @@ from fencepost.actors.incarnation_state import (
     withdraw,
 )
 from fencepost.actors.messages import (
+    BlockRestart,
     Capabilities,
     DetectedIntent,
     IncarnationView,
@@ -340,12 +341,13 @@ class PaneActor(Actor):
         while True:
             boundary = await self._describe(message.boundary, patient=patient)
             decision = decide_boundary(self.state, boundary)
+            if isinstance(decision.answer, BlockRestart) and await self._recalled(message.boundary):
+                continue  # a restart writes no admission, so the store would not contradict it
             try:
                 await self._commit("pre_tool_use", decision)
             except MutationRefused as refused:
-                if refused.table != AdmissionRecord.TABLE or boundary.admission is not None:
+                if refused.table != AdmissionRecord.TABLE or not await self._recalled(message.boundary):
                     raise
-                await self._recall_admission(message.boundary)
                 continue
             if decision.park is not None:
                 self._park(envelope, decision.park, message.wait_seconds, parked)
@@ -358,8 +360,8 @@ class PaneActor(Actor):
         """Everything the pure decision needs to know about a call."""
         admission = self._admissions.get(_batch_key(call))
         blocked_by = None
-        if admission is not None and admission.decision is AdmissionDecision.BLOCK and not self.state.intents:
-            blocked_by = await self._intent(str(admission.intent_id))
+        if admission is not None and admission.intent_id is not None:
+            blocked_by = await self._intent(admission.intent_id)
         return Boundary(
             call=call,
             speaker=await self._speaker(call.incarnation_id),
@@ -371,13 +373,15 @@ class PaneActor(Actor):
             mint=self._mint,
         )
 
-    async def _recall_admission(self, call: ToolBoundary) -> None:
-        """The store knows this batch although we had forgotten it."""
+    async def _recalled(self, call: ToolBoundary) -> bool:
+        """Whether the store knows a first decision of this batch that we had forgotten; then we know it again."""
         incarnation_id, turn_id, batch_id = _batch_key(call)
+        if (incarnation_id, turn_id, batch_id) in self._admissions:
+            return False
         found = await self._find(AdmissionRecord, incarnation_id=incarnation_id, turn_id=turn_id, batch_id=batch_id)
-        if found is None:
-            raise CorruptRecord(self.address, f"the admission of batch {batch_id!r} exists and cannot be read")
-        self._remember(found)
+        if found is not None:
+            self._remember(found)
+        return found is not None
 
     async def _post_tool_batch(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -622,6 +626,7 @@ class PaneActor(Actor):
     # -- with a Launcher (contract I-11) --
 
     async def _withdraw(self, envelope: Envelope) -> None:
+        check_launch(self.state, self.system.limits)
         await self._decide(envelope, withdraw(self.state, self.system.clock.now_ns()))
 
     async def _prepare_payload(self, envelope: Envelope) -> None:

@@ -55,6 +55,7 @@ from fencepost.actors.messages import (
     Unchanged,
 )
 from fencepost.mailbox.mutation import NewDeadLetter, NewEvent
+from fencepost.mailbox.text import storable_text
 from fencepost.mailbox.records import (
     DeliveryMode,
     IncarnationRecord,
@@ -248,7 +249,7 @@ def _coalesced(state: PaneState, tail: IntentRecord, transition: BaseTransition,
         )
     ]
     if transition.ambiguous is not None:
-        events = [(tail, DivergeTopology(reason=transition.ambiguous))]
+        events = [(tail, DivergeTopology(reason=storable_text(transition.ambiguous)))]
     return Decision(
         answer=DetectedIntent(tail.intent_id, tail.seq, coalesced=True), puts=(trigger,), intent_events=tuple(events)
     )
@@ -266,7 +267,7 @@ def _opened(state: PaneState, transition: BaseTransition, now: int, mint: Mint) 
         classification_op=transition.classification_op,
         detected_at=now,
         state=IntentState.TOPOLOGY_DIVERGED if ambiguous else IntentState.DETECTED,
-        reason=transition.ambiguous,
+        reason=None if transition.ambiguous is None else storable_text(transition.ambiguous),
     )
     event = NewEvent(
         kind="intent.topology_diverged" if ambiguous else "intent.detected",
@@ -387,13 +388,13 @@ def decide_outcome(  # noqa: PLR0913
             return _prepared(state, intent, outcome, known_triggers, now, mint)
         case NeedsRecovery():
             event: IntentEvent = RequireRecovery(
-                reason=outcome.reason,
-                bundle_path=outcome.bundle_path,
+                reason=storable_text(outcome.reason),
+                bundle_path=None if outcome.bundle_path is None else storable_text(outcome.bundle_path),
                 bundle_fingerprint=outcome.bundle_fingerprint,
                 details=_details(outcome.details),
             )
         case Diverged():
-            event = DivergeTopology(reason=outcome.reason, details=_details(outcome.details))
+            event = DivergeTopology(reason=storable_text(outcome.reason), details=_details(outcome.details))
     return Decision(answer=Applied(), intent_events=((intent, event),))
 
 
@@ -409,9 +410,15 @@ def _unfit(payload: bytes, limits: Limits) -> Reason | None:
 
 
 def _details(details: object) -> str | None:
-    if details is None or isinstance(details, str):
-        return details
-    return orjson.dumps(details, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    """What a reconciler says beside its reason, as text; whatever it is, it must not cost the outcome."""
+    if details is None:
+        return None
+    if isinstance(details, str):
+        return storable_text(details)
+    try:
+        return orjson.dumps(details, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except (TypeError, ValueError):
+        return storable_text(repr(details))
 
 
 def _prepared(  # noqa: PLR0913

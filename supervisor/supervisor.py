@@ -27,6 +27,7 @@ from fencepost.actors.messages import (
 )
 from fencepost.mailbox.address import Address, check_id
 from fencepost.mailbox.mutation import DeadLetter, Event
+from fencepost.mailbox.text import storable_text
 from fencepost.supervisor.status import RuntimeStatus
 from fencepost.supervisor.views import intent_views
 
@@ -225,4 +226,4 @@ def _text(field: str, value: str) -> str:
     """Free text that a host hands in; whatever it is, it is kept as text that every store can hold."""
     if not isinstance(value, str):
         raise TypeError(f"{field} must be a str, not {value!r}")
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return storable_text(value)

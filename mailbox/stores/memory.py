@@ -42,7 +42,7 @@ from fencepost.mailbox.mutation import (
     Unchanged,
 )
 from fencepost.mailbox.query import NOT_NULL, Query
-from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, IntentRecord, Record
+from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, IntentRecord, Record, Versioned
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, Unique, forbidden_succession
 from fencepost.mailbox.stores.store import (
     Answer,
@@ -306,8 +306,8 @@ class MemoryStore:
             stored = rows.tables[type(record)].rows.get(record.key)
             if stored is None:
                 raise _Refusal(record.TABLE, record.key, "does not exist")
-            if record.VERSIONED and stored.revision != record.revision:  # type: ignore[attr-defined]
-                raise _Refusal(record.TABLE, record.key, _revision_why(stored, record.revision))  # type: ignore[attr-defined]
+            if isinstance(record, Versioned) and isinstance(stored, Versioned) and stored.revision != record.revision:
+                raise _Refusal(record.TABLE, record.key, f"has revision {stored.revision}, not {record.revision}")
         elif guard.key in rows.tables[guard.record_type].rows:
             raise _Refusal(guard.record_type.TABLE, guard.key, "exists already")
 
@@ -317,16 +317,7 @@ class MemoryStore:
             for value in codec_of(type(record)).encode(record):
                 require_storable(value)
         old = table.rows.get(key)
-        why: str | None = None
-        if not record.VERSIONED or record.revision == 1:  # type: ignore[attr-defined]
-            why = None if old is None else "exists already"
-        elif old is None:
-            why = "does not exist"
-        elif old.revision != record.revision - 1:  # type: ignore[attr-defined]
-            why = _revision_why(old, record.revision - 1)  # type: ignore[attr-defined]
-        else:
-            why = forbidden_succession(old, record)
-        why = why or table.clash(key, record) or _missing_parent(rows, record)
+        why = _misplaced(old, record) or table.clash(key, record) or _missing_parent(rows, record)
         if why is not None:
             raise _Refusal(record.TABLE, key, why)
         self._journal.append((type(record), key, table.place(key, record)))
@@ -353,8 +344,15 @@ def _storable(table: str, key: Key) -> Generator[None]:
         raise _Refusal(table, key, f"cannot be stored: {error}") from error
 
 
-def _revision_why(stored: Record, expected: int) -> str:
-    return f"has revision {stored.revision}, not {expected}"  # type: ignore[attr-defined]
+def _misplaced(old: Record | None, record: Record) -> str | None:
+    """Return why `record` may not stand where `old` (or nothing) stands now."""
+    if not isinstance(record, Versioned) or record.revision == 1:
+        return None if old is None else "exists already"
+    if not isinstance(old, Versioned):
+        return "does not exist"
+    if old.revision != record.revision - 1:
+        return f"has revision {old.revision}, not {record.revision - 1}"
+    return forbidden_succession(old, record)
 
 
 def _missing_parent(rows: _Rows, record: Record) -> str | None:

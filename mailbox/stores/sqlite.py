@@ -45,7 +45,7 @@ from fencepost.mailbox.codec import (
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
 from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
 from fencepost.mailbox.query import Query
-from fencepost.mailbox.records import RECORD_TYPES, Record
+from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
 from fencepost.mailbox.stores.laws import forbidden_succession
 from fencepost.mailbox.stores.sql import TableSql, count_sql, select_sql, table_sql
 from fencepost.mailbox.stores.store import (
@@ -256,18 +256,26 @@ def _opening_fault(path: Path, error: sqlite3.Error) -> StoreFault:
     return StoreFault(f"{path}: {error}")
 
 
-def _connect_read_only(path: Path) -> sqlite3.Connection:
-    """Return a connection that can change nothing, also where a finished store lies in a folder we may not write."""
+def _connect_read_only(path: Path, *, alone: bool = False) -> sqlite3.Connection:
+    """Return a connection that can change nothing.
+
+    SQLite reads a store beside its writer through two files next to it, and makes them if need be.  Where it must not
+    (the store is all ours, `alone`) or cannot (a folder we may not write), and no such file holds anything, the main
+    file is all there is and is read without them.
+    """
     uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    finished = not Path(f"{path}-wal").exists() and not Path(f"{path}-journal").exists()
+    if alone and finished:
+        uri += "&immutable=1"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError as error:
         connection.close()
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or Path(f"{path}-wal").exists():
+        if alone or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or not finished:
             raise
-        connection = sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+        return _connect_read_only(path, alone=True)
     except BaseException:
         connection.close()
         raise
@@ -281,7 +289,7 @@ def _inspect(path: Path) -> None:
     if not path.is_file():
         raise StoreFault(f"{path} is not a file")
     try:
-        with closing(_connect_read_only(path)) as connection:
+        with closing(_connect_read_only(path, alone=True)) as connection:
             _require_ours(connection, path)
     except sqlite3.Error as error:
         raise _opening_fault(path, error) from error
@@ -289,6 +297,7 @@ def _inspect(path: Path) -> None:
 
 def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
     """Raise `SchemaTooNew` or `CorruptRecord` unless this is a store of ours or has nothing in it yet."""
+    _require_whole(connection, path)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -302,6 +311,18 @@ def _require_ours(connection: sqlite3.Connection, path: Path) -> None:
             if columns != set(codec_of(record_type).columns):
                 found = ", ".join(sorted(columns)) or "none"
                 raise CorruptRecord(f"{path}: {record_type.TABLE}", f"has columns {found}")
+
+
+def _require_whole(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `CorruptRecord` if the file's end is missing; SQLite would take what is missing for zeroes."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    log = Path(f"{path}-wal")
+    if log.exists() and log.stat().st_size:
+        return  # what the main file has not got yet may be in there
+    size = path.stat().st_size
+    if size < pages * page_bytes or (size and not pages):
+        raise CorruptRecord(str(path), f"is cut off: {size} bytes of {pages} pages of {page_bytes} bytes")
 
 
 class _Writer:
@@ -449,7 +470,7 @@ class _Writer:
 
     def _put(self, record: Record) -> None:
         table = table_sql(type(record))
-        insert = not record.VERSIONED or record.revision == 1  # type: ignore[attr-defined]
+        insert = not isinstance(record, Versioned) or record.revision == 1
         try:
             if insert:
                 self._execute(*table.insert(record))
@@ -464,27 +485,28 @@ class _Writer:
         except (*UNSTORABLE, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
             _require_unstorable(record, error)
             raise _Refusal(record.TABLE, record.key, f"cannot be stored: {error}") from error
+        assert isinstance(record, Versioned)
         raise _Refusal(record.TABLE, record.key, self._why_not_updated(table, record))
 
-    def _why_not_updated(self, table: TableSql, record: Record) -> str:
+    def _why_not_updated(self, table: TableSql, record: Versioned) -> str:
         row = self._execute(table.select_one, record.key).fetchone()
         if row is None:
             return "does not exist"
         stored = codec_of(type(record)).decode(row, self._where)
-        expected = record.revision - 1  # type: ignore[attr-defined]
-        if stored.revision != expected:  # type: ignore[attr-defined]
-            return f"has revision {stored.revision}, not {expected}"  # type: ignore[attr-defined]
+        if stored.revision != record.revision - 1:
+            return f"has revision {stored.revision}, not {record.revision - 1}"
         return forbidden_succession(stored, record) or "is not as it should be"
 
     def _check(self, guard: Guard) -> None:
         if isinstance(guard, Unchanged):
             record = guard.record
             table, key = table_sql(type(record)), record.key
-            stored = self._look(table.revision if record.VERSIONED else table.exists, record.TABLE, key)
+            versioned = isinstance(record, Versioned)
+            stored = self._look(table.revision if versioned else table.exists, record.TABLE, key)
             if stored is None:
                 raise _Refusal(record.TABLE, key, "does not exist")
-            if record.VERSIONED and stored[0] != record.revision:  # type: ignore[attr-defined]
-                raise _Refusal(record.TABLE, key, f"has revision {stored[0]}, not {record.revision}")  # type: ignore[attr-defined]
+            if isinstance(record, Versioned) and stored[0] != record.revision:
+                raise _Refusal(record.TABLE, key, f"has revision {stored[0]}, not {record.revision}")
         elif self._look(table_sql(guard.record_type).exists, guard.record_type.TABLE, guard.key) is not None:
             raise _Refusal(guard.record_type.TABLE, guard.key, "exists already")
 

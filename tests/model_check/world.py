@@ -77,7 +77,7 @@ class Batch(NamedTuple):
     """Whether the adapter could name the turn."""
     admission: int = NO_ADMISSION
     denied: bool = False
-    """Whether any of its calls was ever answered with a block."""
+    """Whether it was admitted as a block, or any of its calls was ever answered with one."""
     heard: bool = True
     """Whether every call that ended did so on an answer that its hook wrote out; else no completion is reported."""
     unseen: str | None = None
@@ -493,7 +493,7 @@ class World:
         if numbered is not None and not ledger.live(store):
             numbered = _retired(numbered)
         elif numbered is not None and numbered.batches:
-            numbered, place = self._numbered(numbered, ledger.bound[head], self._open(store))
+            numbered, place = self._numbered(numbered, head, self._open(store))
         if place is not None and ledger.bound[head] != place:
             moved = ledger.moved(head, place)
             store = store._replace(first=moved) if head == store.first else store._replace(second=moved)
@@ -504,19 +504,24 @@ class World:
         unresolved = self.ledger.unresolved
         return unresolved[store.first] | unresolved[store.second] << 1
 
-    def _numbered(self, process: Process, bound: tuple[int, int] | None, open_bits: int) -> Numbered:
+    def _numbered(self, process: Process, head: int, open_bits: int) -> Numbered:
         """The process with its batches forgotten and renumbered, and where that leaves the bound one; remembered."""
-        key = (process, bound, open_bits)
+        key = (process, head, open_bits)
         found = self._numberings.get(key)
         if found is None:
-            found = self._numberings[key] = _numbered(process, bound, open_bits, self.bounds)
+            row = self.ledger.intent(head)
+            complete = row is not None and row.batch_completed_at is not None
+            found = _numbered(process, self.ledger.bound[head], open_bits, self.bounds, complete=complete)
+            self._numberings[key] = found
         return found
 
 
 Numbered: TypeAlias = tuple[Process, tuple[int, int] | None]
 
 
-def _numbered(process: Process, bound: tuple[int, int] | None, open_bits: int, bounds: Bounds) -> Numbered:
+def _numbered(
+    process: Process, bound: tuple[int, int] | None, open_bits: int, bounds: Bounds, *, complete: bool
+) -> Numbered:
     kept = _remembered(process.batches, bound, bounds.late_batches)
     turns = sorted({batch.turn for batch in kept} | ({bound[0]} if bound else set()))
     rank = {turn: number for number, turn in enumerate(turns, start=1)}
@@ -532,8 +537,8 @@ def _numbered(process: Process, bound: tuple[int, int] | None, open_bits: int, b
                 index=index,
                 named=batch.named,
                 admission=batch.admission,
-                denied=batch.denied,
-                heard=batch.heard and (bounds.strays or is_bound or position == len(kept)),
+                denied=batch.denied or batch.admission >= BLOCKED_BY,
+                heard=batch.heard and (bounds.strays or position == len(kept) or (is_bound and not complete)),
                 unseen=batch.unseen if batch.admission == NO_ADMISSION else None,
                 known=batch.known & open_bits,
                 printed=batch.printed & open_bits if is_bound else 0,

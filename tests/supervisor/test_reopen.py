@@ -175,3 +175,34 @@ async def test_an_owed_transcript_projection_is_made_after_a_death(url):
         await supervisor.status()
         await trio.testing.wait_all_tasks_blocked()
     assert again.rows == []
+
+
+async def test_a_passed_batch_outlives_a_reopen_whatever_its_harness_can_prove(url):
+    for number, capabilities in enumerate([{"soft_batches": False}, {"turn_order": False}, {}]):
+        async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+            pane = supervisor.pane(f"pane-{number}")
+            harness = await Harness.start(pane, **capabilities)
+            assert await harness.call(None, "b1") == Allow()
+            await pane.detect(moved("A", "B"))
+        async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+            harness.pane = supervisor.pane(f"pane-{number}")
+            assert await harness.call(None, "b1") == Allow()
+            assert await harness.call(None, "b1", passed_unseen="maybe") == Allow()
+
+
+async def test_a_blocked_batch_outlives_its_intent_and_a_reopen(url):
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1")
+        await harness.delivered(intent.intent_id, 1, "b1")
+        await harness.completed(1, "b1")
+        assert await harness.call(2, "b2") == Allow()
+    for later in (None, moved("B", "C")):
+        async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+            harness.pane = pane = supervisor.pane("pane")
+            if later is not None:
+                await pane.detect(later)
+            straggler = await harness.call(1, "b1")
+            assert straggler == BlockPayload(intent.intent_id, payload_of("B")), "planned before it was told"

@@ -86,6 +86,7 @@ CREATE TABLE intents (
     CONSTRAINT intent_unbound_state_has_no_proof CHECK (
         mode IS NULL OR (state <> 'detected' AND state <> 'acknowledged' AND state <> 'superseded')
     ),
+    CONSTRAINT intent_delivered_has_a_proof CHECK (state <> 'delivered' OR mode IS NOT NULL),
     CONSTRAINT intent_completion_is_soft CHECK (
         mode IS 'soft_batch' OR (batch_completed_at IS NULL AND payload_offered_at IS NULL)
     ),
@@ -166,7 +167,7 @@ CREATE UNIQUE INDEX incarnations_marker ON incarnations (delivered_intent_id) WH
 CREATE INDEX incarnations_session ON incarnations (session_id) WHERE session_id IS NOT NULL;
 CREATE INDEX incarnations_startup_intent ON incarnations (startup_intent_id, startup_epoch)
     WHERE startup_intent_id IS NOT NULL;
-CREATE INDEX incarnations_relaunch ON incarnations (pane_id) WHERE relaunch = 1;
+CREATE INDEX incarnations_relaunch ON incarnations (incarnation_id) WHERE relaunch = 1;
 
 CREATE TABLE admissions (
     incarnation_id TEXT    NOT NULL,
