@@ -76,11 +76,11 @@ class System(Protocol):
         """Make sure an actor is awake, without a message."""
         ...
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         """Run one of the bridge's own functions on the bridge's loop."""
         ...
 
-    async def call_from_host(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def call_from_host(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         """The way back: called by the bridge's code inside a callback, runs on the runtime's loop."""
         ...
 
@@ -213,5 +213,3 @@ class Actor(ABC):
         """Cancel every child task."""
         for scope in [*self._children, *self._daemons]:
             scope.cancel()
-
-

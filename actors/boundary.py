@@ -120,9 +120,7 @@ def _zombie(state: PaneState, boundary: Boundary, reason: Reason) -> Decision:
 # -- step 2: the first managed boundary of a replacement (section 7.4) -------------------------------------------
 
 
-def _first_boundary(
-    state: PaneState, boundary: Boundary, speaker: IncarnationRecord, head: IntentRecord
-) -> Decision:
+def _first_boundary(state: PaneState, boundary: Boundary, speaker: IncarnationRecord, head: IntentRecord) -> Decision:
     if speaker.incarnation_id != head.incarnation_id:
         return _restart(state, boundary, Reason.PAYLOAD_UNBOUND)
     if boundary.call.startup_delivery_id != head.startup_delivery_id:
@@ -185,7 +183,7 @@ def _wait(boundary: Boundary, head: IntentRecord) -> Decision:
 
 def _payload(boundary: Boundary, head: IntentRecord) -> Decision:
     """The saved bytes.  The first time they leave for the open bound batch, that is committed before they do [D2]."""
-    assert head.payload is not None  # noqa: S101 - materialized and delivered rows have one
+    assert head.payload is not None
     first_offer = head.batch_completed_at is None and head.payload_offered_at is None
     return Decision(
         answer=BlockPayload(head.intent_id, head.payload),
@@ -199,7 +197,7 @@ def _rebind(state: PaneState, boundary: Boundary, head: IntentRecord) -> Decisio
     call = boundary.call
     if head.soft_redeliveries >= boundary.limits.soft_redeliveries_max:
         return _restart(state, boundary, Reason.REDELIVERIES_SPENT)
-    assert head.payload is not None and call.turn is not None  # noqa: S101, PT018 - the verdict's row says so
+    assert head.payload is not None and call.turn is not None  # noqa: PT018 - the verdict's row says so
     return Decision(
         answer=BlockPayload(head.intent_id, head.payload),
         puts=_admit_block(boundary, head),
@@ -210,9 +208,7 @@ def _rebind(state: PaneState, boundary: Boundary, head: IntentRecord) -> Decisio
 # -- steps 4 to 8: no open proof ---------------------------------------------------------------------------------
 
 
-def _no_proof(  # noqa: PLR0911 - one return for each step of section 3
-    state: PaneState, boundary: Boundary, speaker: IncarnationRecord, head: IntentRecord | None
-) -> Decision:
+def _no_proof(state: PaneState, boundary: Boundary, speaker: IncarnationRecord, head: IntentRecord | None) -> Decision:
     call, admission = boundary.call, boundary.admission
     if admission is not None and admission.decision is AdmissionDecision.PASS:
         return Decision(answer=Allow())  # step 4

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from fencepost.actors.decision import Decision, Effect, Replace, RetiredIncarnation
 from fencepost.actors.intent_state import (
@@ -128,7 +128,7 @@ def decide_launch(state: PaneState, request: LaunchRequest, limits: Limits, now:
     """
     check_launch(state, limits)
     head = state.head
-    incarnation = IncarnationRecord(
+    plain = IncarnationRecord(
         incarnation_id=mint("incarnation"),
         pane_id=state.pane_id,
         epoch=(state.latest.epoch if state.latest is not None else 0) + 1,
@@ -137,8 +137,8 @@ def decide_launch(state: PaneState, request: LaunchRequest, limits: Limits, now:
         soft_batches=request.capabilities.soft_batches,
         turn_order=request.capabilities.turn_order,
         launched_at=now,
-        **_startup_fields(state, head, mint),
     )
+    incarnation = _with_startup(state, plain, mint)
     events: tuple[tuple[IntentRecord, IntentEvent], ...] = ()
     if head is not None and incarnation.startup_delivery_id is not None:
         bind = BindRestart(
@@ -174,16 +174,19 @@ def launch_of(incarnation: IncarnationRecord, head: IntentRecord | None) -> Laun
     )
 
 
-def _startup_fields(state: PaneState, head: IntentRecord | None, mint: Mint) -> dict[str, str | int]:
+def _with_startup(state: PaneState, plain: IncarnationRecord, mint: Mint) -> IncarnationRecord:
+    """The incarnation, bound to the head's payload if there is one: a fresh id, the saved hash, the next attempt."""
+    head = state.head
     if head is None or head.payload is None:
-        return {}
-    return {
-        "startup_intent_id": head.intent_id,
-        "startup_delivery_id": mint("startup_delivery"),
-        "startup_payload_sha256": str(head.payload_sha256),
-        "startup_epoch": head.epoch,
-        "startup_attempt": state.startup_attempts + 1,
-    }
+        return plain
+    return evolve(
+        plain,
+        startup_intent_id=head.intent_id,
+        startup_delivery_id=mint("startup_delivery"),
+        startup_payload_sha256=head.payload_sha256,
+        startup_epoch=head.epoch,
+        startup_attempt=state.startup_attempts + 1,
+    )
 
 
 def _succeeded(state: PaneState, now: int) -> Decision:
@@ -197,7 +200,7 @@ def _succeeded(state: PaneState, now: int) -> Decision:
 # -- the startup handshake (section 7.3) -------------------------------------------------------------------------
 
 
-def decide_handshake(  # noqa: PLR0913
+def decide_handshake(
     state: PaneState,
     speaker: IncarnationRecord | None,
     intent: IntentRecord | None,
@@ -214,7 +217,7 @@ def decide_handshake(  # noqa: PLR0913
     stopped = fenced(state, "startup_ready", incarnation_id, speaker, now)
     if stopped is not None:
         return stopped
-    assert speaker is not None  # noqa: S101 - `fenced` has just said so
+    assert speaker is not None
     if speaker.startup_delivery_id is None or intent is None:
         refused = Refused(Reason.OTHER_MODE, f"incarnation {incarnation_id} was started plainly")
         return refusal(state, "startup_ready", incarnation_id, refused, now)
@@ -240,8 +243,14 @@ def decide_handshake(  # noqa: PLR0913
 
 
 def decide_retire(
-    state: PaneState, speaker: IncarnationRecord | None, incarnation_id: str, reason: str, now: int, *,
-    limits: Limits, mint: Mint,
+    state: PaneState,
+    speaker: IncarnationRecord | None,
+    incarnation_id: str,
+    reason: str,
+    now: int,
+    *,
+    limits: Limits,
+    mint: Mint,
 ) -> Decision:
     """The host ends an incarnation; the intent stays as it is, unless its last permitted attempt is given up."""
     stopped = _foreign(state, "retire", incarnation_id, speaker, now)
@@ -253,8 +262,14 @@ def decide_retire(
 
 
 def decide_launch_failed(
-    state: PaneState, speaker: IncarnationRecord | None, incarnation_id: str, reason: str, now: int, *,
-    limits: Limits, mint: Mint,
+    state: PaneState,
+    speaker: IncarnationRecord | None,
+    incarnation_id: str,
+    reason: str,
+    now: int,
+    *,
+    limits: Limits,
+    mint: Mint,
 ) -> Decision:
     """The process never came up, or died; a bound attempt is given up and, with a Launcher, replaced (I-10)."""
     stopped = _foreign(state, "launch_failed", incarnation_id, speaker, now)

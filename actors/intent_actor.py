@@ -244,7 +244,7 @@ class IntentActor(Actor):
         self._attempting = True
         self.spawn(self._reconcile, record, resumed)
 
-    async def _reconcile(self, record: IntentRecord, resumed: bool) -> None:  # noqa: FBT001 - a task's argument
+    async def _reconcile(self, record: IntentRecord, resumed: bool) -> None:
         """One attempt, from the reconciler's call to the pane's receipt of what came of it."""
         pane = f"pane:{record.pane_id}"
         try:
@@ -287,7 +287,7 @@ class IntentActor(Actor):
     async def _project(self) -> None:
         """Make the owed projection; a failure is an event and changes nothing else, a later activation tries again."""
         record = self._current()
-        assert record.payload is not None  # noqa: S101 - delivered rows have one
+        assert record.payload is not None
         key, now = f"cascade:{self._intent_id}", self.system.clock.now_ns()
         if self.system.transcript is not None:
             try:
@@ -296,9 +296,7 @@ class IntentActor(Actor):
                 await self.system.line.commit(self._projection_failed(error))
                 return
         row = TranscriptRecord(dedup_key=key, intent_id=self._intent_id, payload=record.payload, at=now)
-        paid = Mutation(
-            label="intent.project", puts=(row,), deletes=(Delete(ProjectionRecord, (self._intent_id,)),)
-        )
+        paid = Mutation(label="intent.project", puts=(row,), deletes=(Delete(ProjectionRecord, (self._intent_id,)),))
         try:
             await self.system.line.commit(paid)
         except MutationRefused:
@@ -313,5 +311,3 @@ class IntentActor(Actor):
             data={"intent_id": self._intent_id, "error": repr(error)},
         )
         return Mutation(label="intent.projection_failed", events=(event,))
-
-

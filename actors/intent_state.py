@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, TypeAlias, assert_never
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from fencepost.actors.messages import (
     Anchor,
@@ -331,9 +331,7 @@ TABLE: Final[Mapping[tuple[Code, type[IntentEvent]], frozenset[Code]]] = {
     (Code.C_UNATTENDED, Prepare): frozenset({Code.M_UNATTENDED}),
     **{(code, RequireRecovery): frozenset({Code.RECOVERY_REQUIRED}) for code in _ANY_C},
     **{(code, DivergeTopology): frozenset({Code.TOPOLOGY_DIVERGED}) for code in _ANY_C},
-    **{
-        (code, Resolve): frozenset({*_ANY_C, Code.D}) for code in (Code.RECOVERY_REQUIRED, Code.TOPOLOGY_DIVERGED)
-    },
+    **{(code, Resolve): frozenset({*_ANY_C, Code.D}) for code in (Code.RECOVERY_REQUIRED, Code.TOPOLOGY_DIVERGED)},
     (Code.C_OPEN, CompleteBatch): frozenset({Code.C_COMPLETE}),
     (Code.M_OPEN, CompleteBatch): frozenset({Code.M_COMPLETE}),
     (Code.L_OPEN, CompleteBatch): frozenset({Code.L_COMPLETE}),
@@ -388,7 +386,7 @@ _NO_PROOF: Final[Mapping[str, None]] = {
 }
 
 
-def _changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str, object]:  # noqa: PLR0911, C901, PLR0912
+def _changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str, object]:
     """Which fields `event` sets.  One flat match, so that each row of section 5 to 7 can be read in one place."""
     match event:
         case Coalesce():
@@ -592,7 +590,9 @@ def step(before: IntentRecord, event: IntentEvent, now: int) -> Step:
     after = transition(before, event, now)
     delivered_again = isinstance(event, AcceptHandshake) and before.delivered_at is not None
     return Step(
-        after=after, puts=(after, *owed_projection(before, after, now)), events=() if delivered_again else news_of(event, after, now)
+        after=after,
+        puts=(after, *owed_projection(before, after, now)),
+        events=() if delivered_again else news_of(event, after, now),
     )
 
 
@@ -717,8 +717,10 @@ def judge_batch_completed(intent: IntentRecord | None, incarnation_id: str, turn
 def judge_handshake(intent: IntentRecord, startup_delivery_id: str, minted_id: str) -> Answer:
     """Section 7.3 after identity and hash have been checked: `minted_id` is the live incarnation's own."""
     if startup_delivery_id != minted_id:
-        return Refused(Reason.WRONG_STARTUP_ID, f"expected the startup delivery id minted for this incarnation, "
-                       f"not {startup_delivery_id[:80]!r}")
+        return Refused(
+            Reason.WRONG_STARTUP_ID,
+            f"expected the startup delivery id minted for this incarnation, not {startup_delivery_id[:80]!r}",
+        )
     if intent.resolved or intent.startup_delivery_id != minted_id:
         return Refused(Reason.CONSUMED_STARTUP_ID, f"startup delivery {minted_id} is already consumed")
     return Applied() if intent.handshake_at is None else Unchanged()
@@ -774,6 +776,6 @@ def view_of(intent: IntentRecord, triggers: tuple[str, ...], startup_attempts: i
 
 _SHARED_FIELDS: Final = tuple(
     attribute.name
-    for attribute in IntentView.__attrs_attrs__  # type: ignore[attr-defined]
+    for attribute in fields(IntentView)
     if attribute.name not in {"triggers", "anchor", "turn", "startup_attempts", "stage", "stop"}
 )

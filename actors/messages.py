@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import instance_of
 
 from fencepost.mailbox.address import check_id
@@ -51,18 +51,18 @@ __all__ = [
 ]
 
 
-def _id(_instance: object, attribute: object, value: object) -> None:
-    check_id(attribute.name, value)  # type: ignore[attr-defined]
+def _id(_instance: object, attribute: Attribute[str], value: str) -> None:
+    check_id(attribute.name, value)
 
 
-def _optional_id(_instance: object, attribute: object, value: object) -> None:
+def _optional_id(_instance: object, attribute: Attribute[str | None], value: str | None) -> None:
     if value is not None:
-        check_id(attribute.name, value)  # type: ignore[attr-defined]
+        check_id(attribute.name, value)
 
 
-def _ordinal(_instance: object, attribute: object, value: object) -> None:
+def _ordinal(_instance: object, attribute: Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
-        raise InvalidIdentifier(attribute.name, value, "must be an integer of 64 bits")  # type: ignore[attr-defined]
+        raise InvalidIdentifier(attribute.name, value, "must be an integer of 64 bits")
 
 
 # -- answers ---------------------------------------------------------------------------------------------------
@@ -210,13 +210,15 @@ class Launcher(Protocol):
     def stop(self, incarnation: IncarnationView) -> Awaitable[None]:
         """Return when that process is provably gone.  Called again after a crash; must not mind a process long gone.
 
-        Raising leaves the pane conflicted: nothing is started while the old process may live."""
+        Raising leaves the pane conflicted: nothing is started while the old process may live.
+        """
         ...
 
     def start(self, launch: Launch) -> Awaitable[None]:
         """Start the process, with `launch.startup` as its tagged first input where there is one.
 
-        Raising counts as `launch_failed`."""
+        Raising counts as `launch_failed`.
+        """
         ...
 
 
@@ -392,7 +394,8 @@ class AttemptView(Protocol):
         """Commit which operation is about to run, before it runs; durable on return.
 
         The same ids again are fine; others raise `InvalidTransition`; an attempt that is no longer the current one
-        gets `Fenced`."""
+        gets `Fenced`.
+        """
         ...
 
 

@@ -88,7 +88,6 @@ from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     UNRESOLVED_STATES,
-    AdmissionDecision,
     AdmissionRecord,
     IncarnationRecord,
     IntentRecord,
@@ -199,7 +198,9 @@ class PaneActor(Actor):
         if unproved(self.state):
             now = self.system.clock.now_ns()
             reason = "unproved when the pane was recovered"
-            await self._commit("recover", give_up(self.state, reason, self.system.limits, now, self._mint, replace=True))
+            await self._commit(
+                "recover", give_up(self.state, reason, self.system.limits, now, self._mint, replace=True)
+            )
         elif self.state.live is None and self.state.latest is not None and self.state.latest.relaunch:
             self._start_relaunching()
 
@@ -331,7 +332,7 @@ class PaneActor(Actor):
 
     async def _pre_tool_use(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, PreToolUse)  # noqa: S101 - the dispatch table says so
+        assert isinstance(message, PreToolUse)
         await self._boundary(envelope, message, patient=message.wait_seconds > 0)
 
     async def _boundary(
@@ -385,7 +386,7 @@ class PaneActor(Actor):
 
     async def _post_tool_batch(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, PostToolBatch)  # noqa: S101
+        assert isinstance(message, PostToolBatch)
         decision = decide_batch_completed(
             self.state,
             await self._speaker(message.incarnation_id),
@@ -398,7 +399,7 @@ class PaneActor(Actor):
 
     async def _mark_delivered(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, ReportDelivered)  # noqa: S101
+        assert isinstance(message, ReportDelivered)
         decision = decide_mark_delivered(
             self.state,
             await self._speaker(message.incarnation_id),
@@ -443,7 +444,7 @@ class PaneActor(Actor):
 
     async def _give_up_waiting(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, GiveUpWaiting)  # noqa: S101
+        assert isinstance(message, GiveUpWaiting)
         parked = self._parked.get(message.ticket)
         if parked is not None:
             parked.patient = False
@@ -470,7 +471,7 @@ class PaneActor(Actor):
     async def _outcome_reported(self, envelope: Envelope) -> None:
         """A reconciliation ended: prepare or block, then serve those who waited."""
         message = envelope.message
-        assert isinstance(message, OutcomeReported)  # noqa: S101
+        assert isinstance(message, OutcomeReported)
         intent = await self._intent(message.intent_id)
         if intent is None:
             raise CorruptRecord(f"intent:{message.intent_id}", "was reconciled but has no row")
@@ -493,7 +494,7 @@ class PaneActor(Actor):
     async def _attempt_failed(self, envelope: Envelope) -> None:
         """The reconciler raised: nobody waits for it any longer, and nobody is let through."""
         message = envelope.message
-        assert isinstance(message, AttemptFailed)  # noqa: S101
+        assert isinstance(message, AttemptFailed)
         for parked in self._parked.values():
             if parked.intent_id == message.intent_id:
                 parked.patient = False
@@ -504,7 +505,7 @@ class PaneActor(Actor):
 
     async def _detect(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, Detect)  # noqa: S101
+        assert isinstance(message, Detect)
         if self.system.reconciler is None:
             raise InvalidTransition(
                 "detect needs a Reconciler: open the runtime with reconciler=…", event="detect", address=self.address
@@ -526,19 +527,19 @@ class PaneActor(Actor):
 
     async def _resolve(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, ResolveIntent)  # noqa: S101
+        assert isinstance(message, ResolveIntent)
         now = self.system.clock.now_ns()
         decision = decide_resolve(self.state, message.intent_id, message.resolution, message.by, now)
         await self._decide(envelope, decision)
 
     async def _rearm(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, RearmIntent)  # noqa: S101
+        assert isinstance(message, RearmIntent)
         await self._decide(envelope, decide_rearm(self.state, message.intent_id, self.system.clock.now_ns()))
 
     async def _discard(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, DiscardIntent)  # noqa: S101
+        assert isinstance(message, DiscardIntent)
         now = self.system.clock.now_ns()
         await self._decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now))
 
@@ -550,7 +551,7 @@ class PaneActor(Actor):
 
     async def _startup_ready(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, StartupReady)  # noqa: S101
+        assert isinstance(message, StartupReady)
         speaker = await self._speaker(message.incarnation_id)
         intent = None
         if speaker is not None and speaker.startup_intent_id is not None:
@@ -568,12 +569,12 @@ class PaneActor(Actor):
 
     async def _launch_failed(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, LaunchFailed)  # noqa: S101
+        assert isinstance(message, LaunchFailed)
         await self._ended(envelope, decide_launch_failed, message.incarnation_id, message.reason)
 
     async def _retire(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, RetireIncarnation)  # noqa: S101
+        assert isinstance(message, RetireIncarnation)
         await self._ended(envelope, decide_retire, message.incarnation_id, message.reason)
 
     async def _ended(
@@ -592,14 +593,14 @@ class PaneActor(Actor):
 
     async def _launch(self, envelope: Envelope) -> None:
         message = envelope.message
-        assert isinstance(message, LaunchHarness)  # noqa: S101
+        assert isinstance(message, LaunchHarness)
         check_launch(self.state, self.system.limits)
         if self.system.launcher is not None and not message.started_by_runtime:
             self._held.append(envelope)
             self.spawn(self._launch_for_host, envelope, message.request)
         elif needs_payload_first(self.state, message.request.capabilities):
             await self._commit("launch", begin_unattended(self.state, self.system.clock.now_ns()))
-            assert self.state.head is not None  # noqa: S101 - it has just begun
+            assert self.state.head is not None
             self._park(envelope, self.state.head.intent_id, math.inf, None)
         else:
             await self._launch_now(envelope, message.request)
@@ -642,7 +643,7 @@ class PaneActor(Actor):
 
     async def _launch_for_host(self, envelope: Envelope, request: LaunchRequest) -> None:
         """`pane.launch` with a Launcher: answers once the process was started."""
-        assert self._launching is not None  # noqa: S101 - there is a Launcher
+        assert self._launching is not None
         try:
             async with self._launching:
                 envelope.reply.answer(await self._relaunch(request, unattended=False))
@@ -656,16 +657,14 @@ class PaneActor(Actor):
 
     async def _replace(self) -> None:
         """Start the successor the runtime wished for, with the harness and session of its predecessor."""
-        assert self._launching is not None  # noqa: S101 - there is a Launcher
+        assert self._launching is not None
         try:
             async with self._launching:
                 latest = self.state.latest
                 if latest is None or latest.live:
                     return
                 capabilities = Capabilities(soft_batches=latest.soft_batches, turn_order=latest.turn_order)
-                request = LaunchRequest(
-                    harness=latest.harness, session_id=latest.session_id, capabilities=capabilities
-                )
+                request = LaunchRequest(harness=latest.harness, session_id=latest.session_id, capabilities=capabilities)
                 await self._relaunch(request, unattended=True)
         except LaunchBlocked:
             return  # a human, or the end of a reconciliation, leads on
@@ -677,7 +676,7 @@ class PaneActor(Actor):
     async def _relaunch(self, request: LaunchRequest, *, unattended: bool) -> Launch:
         """Retire, stop, reconcile if there is no payload yet, bind, start; each committed before the next."""
         launcher = self.system.launcher
-        assert launcher is not None  # noqa: S101
+        assert launcher is not None
         old = self.state.latest
         if self.state.live is not None:
             await self.system.ask(self.address, Withdraw())
@@ -686,7 +685,7 @@ class PaneActor(Actor):
         if unattended or needs_payload_first(self.state, request.capabilities):
             await self.system.ask(self.address, PreparePayload())
         launch = await self.system.ask(self.address, LaunchHarness(request, started_by_runtime=True))
-        assert isinstance(launch, Launch)  # noqa: S101 - what a launch answers
+        assert isinstance(launch, Launch)
         try:
             await self.system.callback(launcher.start, launch)
         except Exception as error:
@@ -701,7 +700,7 @@ class PaneActor(Actor):
     async def _stop(self, old: IncarnationRecord) -> None:
         """Wait until the old process is provably gone; if that cannot be had, nothing may be started."""
         launcher = self.system.launcher
-        assert launcher is not None  # noqa: S101
+        assert launcher is not None
         view = IncarnationView(
             incarnation_id=old.incarnation_id,
             pane_id=old.pane_id,
@@ -735,5 +734,3 @@ def _only(record_type: type[R], rows: list[Record]) -> list[R]:
         if not isinstance(row, record_type):
             raise CorruptRecord(record_type.TABLE, f"the store answered a {type(row).__name__}")
     return [row for row in rows if isinstance(row, record_type)]
-
-

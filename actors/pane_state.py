@@ -21,7 +21,7 @@ reconciliation results, a human's word).  None of them reads a clock or mints an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 import orjson
 from attrs import evolve, frozen
@@ -55,15 +55,14 @@ from fencepost.actors.messages import (
     Unchanged,
 )
 from fencepost.mailbox.mutation import NewDeadLetter, NewEvent
-from fencepost.mailbox.text import storable_text
 from fencepost.mailbox.records import (
-    DeliveryMode,
     IncarnationRecord,
     IntentRecord,
     IntentState,
     Record,
     TriggerRecord,
 )
+from fencepost.mailbox.text import storable_text
 
 __all__ = [
     "Limits",
@@ -156,14 +155,15 @@ class PaneState:
                     if state.latest is None or record.epoch >= state.latest.epoch:
                         state = evolve(state, latest=record)
                 case IntentRecord():
-                    state = state._with_intent(record)
+                    state = state.with_intent(record)
                 case TriggerRecord() if state.intents and state.intents[-1].intent_id == record.intent_id:
                     state = evolve(state, tail_triggers=record.position + 1)
                 case _:
                     pass
         return state
 
-    def _with_intent(self, intent: IntentRecord) -> PaneState:
+    def with_intent(self, intent: IntentRecord) -> PaneState:
+        """This state with one intent's committed row; a resolved one leaves it."""
         if intent.seq > self.seq_last:
             rest = () if intent.resolved else (intent,)
             return evolve(self, intents=self.intents + rest, seq_last=intent.seq, tail_triggers=0)
@@ -205,12 +205,16 @@ def dead_letter(state: PaneState, call: str, incarnation_id: str | None, refused
     )
 
 
-def fenced(state: PaneState, call: str, incarnation_id: str, speaker: IncarnationRecord | None, now: int) -> Decision | None:
+def fenced(
+    state: PaneState, call: str, incarnation_id: str, speaker: IncarnationRecord | None, now: int
+) -> Decision | None:
     """The refusal of a call whose speaker is fenced, or None if it may speak."""
     reason = judge_speaker(state.pane_id, speaker)
     if reason is None:
         return None
-    return refusal(state, call, incarnation_id, Refused(reason, f"incarnation {incarnation_id!r} is {_FENCED[reason]}"), now)
+    return refusal(
+        state, call, incarnation_id, Refused(reason, f"incarnation {incarnation_id!r} is {_FENCED[reason]}"), now
+    )
 
 
 _FENCED: Final = {
@@ -321,7 +325,7 @@ def decide_mark_delivered(
     stopped = fenced(state, "mark_delivered", incarnation_id, speaker, now)
     if stopped is not None:
         return stopped
-    assert speaker is not None  # noqa: S101 - `fenced` has just said so
+    assert speaker is not None
     if intent is None or intent.pane_id != state.pane_id:
         refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no intent {intent_id!r}")
         return refusal(state, "mark_delivered", incarnation_id, refused, now)
@@ -361,7 +365,7 @@ def decide_batch_completed(
 # -- how a reconciliation ended (section 5) ----------------------------------------------------------------------
 
 
-def decide_outcome(  # noqa: PLR0913
+def decide_outcome(
     state: PaneState,
     intent: IntentRecord,
     outcome: Outcome,
@@ -387,15 +391,17 @@ def decide_outcome(  # noqa: PLR0913
                 return Decision(answer=Applied(), intent_events=((intent, RequireRecovery(reason=unfit)),))
             return _prepared(state, intent, outcome, known_triggers, now, mint)
         case NeedsRecovery():
-            event: IntentEvent = RequireRecovery(
+            blocked: IntentEvent = RequireRecovery(
                 reason=storable_text(outcome.reason),
                 bundle_path=None if outcome.bundle_path is None else storable_text(outcome.bundle_path),
                 bundle_fingerprint=outcome.bundle_fingerprint,
                 details=_details(outcome.details),
             )
         case Diverged():
-            event = DivergeTopology(reason=storable_text(outcome.reason), details=_details(outcome.details))
-    return Decision(answer=Applied(), intent_events=((intent, event),))
+            blocked = DivergeTopology(reason=storable_text(outcome.reason), details=_details(outcome.details))
+        case _:
+            assert_never(outcome)
+    return Decision(answer=Applied(), intent_events=((intent, blocked),))
 
 
 def _unfit(payload: bytes, limits: Limits) -> Reason | None:
@@ -421,7 +427,7 @@ def _details(details: object) -> str | None:
         return storable_text(repr(details))
 
 
-def _prepared(  # noqa: PLR0913
+def _prepared(
     state: PaneState,
     intent: IntentRecord,
     result: Reconciled,
@@ -435,9 +441,7 @@ def _prepared(  # noqa: PLR0913
         for other in state.intents
         if other.intent_id in result.covers and other.state is IntentState.DETECTED and other.seq > intent.seq
     ]
-    superseding = Decision(
-        intent_events=tuple((other, Supersede(by_intent_id=intent.intent_id)) for other in covered)
-    )
+    superseding = Decision(intent_events=tuple((other, Supersede(by_intent_id=intent.intent_id)) for other in covered))
     decision = superseding.plus(
         Decision(
             answer=Applied(),
@@ -473,7 +477,7 @@ def decide_resolve(state: PaneState, intent_id: str, resolution: str, by: str, n
         return Decision(answer=Unchanged())
     if intent is not state.head:
         head = state.head
-        assert head is not None  # noqa: S101 - there is at least `intent`
+        assert head is not None
         refused = Refused(Reason.RECONCILING, f"intent {head.intent_id} comes first and is {head.state}")
         return refusal(state, "resolve", None, refused, now)
     # A retired process may still be there, with tools running that were let pass.  Only an intent that got beyond

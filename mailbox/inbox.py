@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 INBOX_MAX: Final = 1024
 
-_NO_VALUE: Final = Value(None)
-
 
 class Inbox(Generic[T]):
     """At most `items_max` items wait here; `name` is shown by errors."""
@@ -96,7 +94,7 @@ class Inbox(Generic[T]):
             if self._putters:
                 putter, waiting = self._putters.popitem(last=False)
                 self._items.append(waiting)
-                trio.lowlevel.reschedule(putter, _NO_VALUE)
+                trio.lowlevel.reschedule(putter)
             return item
         if self._closed:
             raise MailboxClosed(f"{self._name} is closed")

@@ -223,7 +223,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 async def _reopen(url: str) -> None:
     """Open the store as a restarted bridge without any callbacks would, and close it again."""
-    from fencepost.supervisor.runtime import open_supervisor  # noqa: PLC0415 - the runtime knows Chaos, not we it
+    from fencepost.supervisor.runtime import open_supervisor
 
     async with open_supervisor(url) as supervisor:
         await supervisor.status()

@@ -13,7 +13,7 @@ __all__ = ["Options"]
 
 
 def _at_least(minimum: float) -> Callable[[object, Attribute[Any], Any], None]:
-    def check(_options: object, attribute: Attribute[Any], value: Any) -> None:
+    def check(_options: object, attribute: Attribute[Any], value: Any) -> None:  # noqa: ANN401 - judged here
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= minimum:
             raise ValueError(f"Options.{attribute.name} must be at least {minimum}, not {value!r}")
 

@@ -41,6 +41,7 @@ from fencepost.mailbox.errors import (
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.mutation import Mutation, NewEvent
 from fencepost.mailbox.ports import ActorKilled, Clock, CrashPoints, IdSource, Kill, RuntimeKilled
+from fencepost.mailbox.records import IntentRecord
 from fencepost.supervisor.hosts import Host
 from fencepost.supervisor.options import Options
 from fencepost.supervisor.restart_policy import CrashHistory
@@ -54,7 +55,7 @@ SWEEPS_PER_IDLE: Final = 4
 class Registry:
     """The actors of one runtime; the `System` its actors see."""
 
-    def __init__(  # noqa: PLR0913 - a runtime's parts, each by name
+    def __init__(
         self,
         *,
         line: MutationLine,
@@ -137,7 +138,7 @@ class Registry:
         if self._closed:
             raise MailboxClosed("the runtime is closed")
 
-    def _start(self, address: str, seen: object = None) -> Actor:
+    def _start(self, address: str, seen: IntentRecord | None = None) -> Actor:
         self._require_open()
         if self._histories.get(address, CrashHistory()).quarantined:
             raise ActorQuarantined(address)
@@ -149,12 +150,12 @@ class Registry:
         self._anybody.set()
         return actor
 
-    def _make(self, address: str, activation: int, seen: object) -> Actor:
+    def _make(self, address: str, activation: int, seen: IntentRecord | None) -> Actor:
         kind = Address.parse(address).kind
         if kind == PaneActor.KIND:
             return PaneActor(address, activation, self)
         if kind == IntentActor.KIND:
-            return IntentActor(address, activation, self, seen)  # type: ignore[arg-type] - from a Join's own field
+            return IntentActor(address, activation, self, seen)
         raise MailboxClosed(f"no actor answers at {address}")
 
     async def _live(self, actor: Actor) -> None:
@@ -314,5 +315,3 @@ def _own(error: BaseException) -> BaseException:
             return MailboxClosed(str(error))
         case _:
             return error
-
-

@@ -44,7 +44,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-def open_supervisor(  # noqa: PLR0913 - the contract's signature
+def open_supervisor(
     store_url: str,
     *,
     reconciler: Reconciler | None = None,
@@ -55,7 +55,7 @@ def open_supervisor(  # noqa: PLR0913 - the contract's signature
     chaos: Chaos | None = None,
     options: Options | None = None,
 ) -> OpenSupervisor:
-    """Open a runtime over a store: `async with open_supervisor("sqlite:///bridge.db", …) as supervisor`.
+    """Open a runtime over a store, as in `async with open_supervisor("sqlite:///bridge.db", …) as supervisor`.
 
     The same under trio and asyncio.  On entering, what an earlier life left undone is taken up (contract I-16).
     Entering raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or another `StoreFault`; an unknown kind of
@@ -96,7 +96,7 @@ class Runtime:
     _host: Host
     _registry: Registry
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         store_url: str,
         *,
@@ -210,7 +210,7 @@ class Runtime:
             return await self._registry.ask(address, message)
         return await self._host.call(self._registry.ask, address, message)
 
-    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def call(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         """Run a trio function of the runtime from the host's side."""
         if self._closed:
             raise MailboxClosed("the runtime is closed")

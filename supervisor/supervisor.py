@@ -8,7 +8,7 @@ store failed, for good), `ActorCrashed` (ask again; the store knows how far it g
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from fencepost.actors import calls
 from fencepost.actors.incarnation_state import LaunchRequest
@@ -39,6 +39,9 @@ __all__ = ["IntentHandle", "Pane", "Supervisor"]
 T = TypeVar("T")
 
 
+_ANY_HARNESS: Final = Capabilities()
+
+
 class Pane:
     """One pane of the terminal: its processes and its intents."""
 
@@ -56,7 +59,7 @@ class Pane:
     # -- incarnations --
 
     async def launch(
-        self, harness: str, session_id: str | None = None, capabilities: Capabilities = Capabilities()
+        self, harness: str, session_id: str | None = None, capabilities: Capabilities = _ANY_HARNESS
     ) -> Launch:
         """Make a new incarnation; the live one is retired.  Durable on return (contract I-10).
 

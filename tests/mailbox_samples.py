@@ -109,9 +109,7 @@ def life_of_an_intent() -> list[tuple[Record, ...]]:
     prepared = bound.next(state=IntentState.MATERIALIZED, **PREPARED)
     delivered = prepared.next(state=IntentState.DELIVERED, delivered_at=NOON + 3)
     completed = delivered.next(batch_completed_at=NOON + 4, consumed_at=NOON + 4)
-    done = completed.next(
-        state=IntentState.ACKNOWLEDGED, acknowledged_at=NOON + 5, batch_completed_at=None, **UNBOUND
-    )
+    done = completed.next(state=IntentState.ACKNOWLEDGED, acknowledged_at=NOON + 5, batch_completed_at=None, **UNBOUND)
     live = incarnation()
     marked = live.next(delivered_intent_id="intent-1")
     return [

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 
 import pytest
 import trio
@@ -305,7 +306,7 @@ async def test_the_connection_is_set_to_lose_nothing(gated):
 async def test_closing_leaves_one_file_and_the_lock(sqlite_path, sqlite_url):
     async with open_line(sqlite_url) as line:
         await line.commit(putting(intent()))
-    assert sorted(os.listdir(sqlite_path.parent)) == ["store.db", "store.db.lock"]
+    assert sorted(path.name for path in sqlite_path.parent.iterdir()) == ["store.db", "store.db.lock"]
 
 
 async def test_relative_urls_and_odd_names(tmp_path, monkeypatch):
@@ -567,7 +568,7 @@ trio.run(main)
 def test_whatever_was_acknowledged_survives_a_killed_process(sqlite_path, sqlite_url):
     acknowledged = {}
     for life in range(4):
-        child = CHILD.format(tests=os.path.dirname(os.path.dirname(__file__)), url=sqlite_url)
+        child = CHILD.format(tests=str(Path(__file__).parent.parent), url=sqlite_url)
         child = child.replace("first + worker", f"{life * 1_000_000 + 1} + worker")
         with subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True) as process:
             for line, _ in zip(process.stdout, range(60 + 37 * life), strict=False):

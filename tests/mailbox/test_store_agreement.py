@@ -160,9 +160,7 @@ places = st.sampled_from(list(keys)).flatmap(lambda kind: st.tuples(st.just(kind
 mutations = st.builds(
     Mutation,
     label=st.just("a.b"),
-    guards=st.lists(
-        st.one_of(records.map(Unchanged), places.map(lambda place: Absent(*place))), max_size=1
-    ).map(tuple),
+    guards=st.lists(st.one_of(records.map(Unchanged), places.map(lambda place: Absent(*place))), max_size=1).map(tuple),
     puts=st.lists(records, max_size=3).map(tuple),
     deletes=st.lists(places.map(lambda place: Delete(*place)), max_size=1).map(tuple),
     events=st.lists(

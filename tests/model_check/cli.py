@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Final
 
 import click
@@ -12,9 +14,10 @@ from model_check.search import Found, explore
 from model_check.story import told
 from model_check.world import Bounds, World
 
-__all__ = ["BOUNDS", "main"]
+__all__ = ["BOUNDS", "caught", "main"]
 
 BOUNDS: Final = {
+    "tiny": Bounds(faults=1, startup_attempts=1, soft_only=True, second_intent=False),
     "small": Bounds(faults=1, startup_attempts=1, soft_only=True),
     "full": Bounds(faults=None),
 }
@@ -22,7 +25,9 @@ BOUNDS: Final = {
 
 @click.command()
 @click.option(
-    "--bounds", type=click.Choice(list(BOUNDS)), help="How large a world  [default: full; small with --all-faults]."
+    "--bounds",
+    type=click.Choice(list(BOUNDS)),
+    help="How large a world  [default: full; with --all-faults the smallest that shows it].",
 )
 @click.option("--faults", type=click.IntRange(min=0), help="At most so many faults a run, instead of the bounds' own.")
 @click.option(
@@ -33,7 +38,14 @@ BOUNDS: Final = {
 @click.option("--list-faults", is_flag=True, help="List the deliberate faults.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
 def main(
-    *, bounds: str | None, faults: int | None, strays: bool, fault: str | None, all_faults: bool, list_faults: bool, quiet: bool
+    *,
+    bounds: str | None,
+    faults: int | None,
+    strays: bool,
+    fault: str | None,
+    all_faults: bool,
+    list_faults: bool,
+    quiet: bool,
 ) -> None:
     """Check the shipped intent protocol against its laws, in every interleaving of a small world.
 
@@ -43,31 +55,43 @@ def main(
         for name in FAULTS:
             click.echo(name)
         return
-    size = BOUNDS[bounds or ("small" if all_faults else "full")]._replace(strays=strays)
-    if faults is not None:
-        size = size._replace(faults=faults)
     if fault is not None and all_faults:
         raise click.UsageError("--fault and --all-faults exclude each other")
-    click.echo(f"bounds: {_listed(size)}")
+    names = (bounds,) if bounds else ("tiny", "small") if all_faults else ("full",)
+    sizes = [BOUNDS[name]._replace(strays=strays) for name in names]
+    if faults is not None:
+        sizes = [size._replace(faults=faults) for size in sizes]
+    for name, size in zip(names, sizes, strict=True):
+        click.echo(f"{name}: {_listed(size)}")
     if all_faults:
-        sys.exit(0 if _catch_all(size, quiet=quiet) else 1)
-    if fault is not None:
-        with deliberate(fault):
-            sys.exit(_check(size, quiet=quiet))
-    sys.exit(_check(size, quiet=quiet))
+        sys.exit(0 if _catch_all(sizes, quiet=quiet) else 1)
+    with deliberate(fault) if fault else nullcontext():
+        sys.exit(_check(sizes[0], quiet=quiet))
+
+
+def caught(name: str, sizes: Sequence[Bounds], report: Callable[[str], None] = lambda _text: None) -> Found:
+    """What is found with this deliberate fault, in the first of these worlds that shows it."""
+    found = None
+    for size in sizes:
+        with deliberate(name):
+            found = explore(World(size), report)
+        if found.counterexample is not None:
+            break
+    assert found is not None
+    return found
 
 
 def _listed(size: Bounds) -> str:
     return ", ".join(f"{name}={'any number' if value is None else value}" for name, value in size._asdict().items())
 
 
-def _explored(world: World, *, quiet: bool) -> Found:
-    return explore(world, (lambda _text: None) if quiet else lambda text: click.echo(f"  … {text}", err=True))
+def _reporter(*, quiet: bool) -> Callable[[str], None]:
+    return (lambda _text: None) if quiet else lambda text: click.echo(f"  … {text}", err=True)
 
 
 def _check(size: Bounds, *, quiet: bool) -> int:
     world = World(size)
-    found = _explored(world, quiet=quiet)
+    found = explore(world, _reporter(quiet=quiet))
     click.echo(
         f"{found.states:,} states, {found.transitions:,} transitions, {found.good_ends:,} good ends, "
         f"up to {found.faults} faults{', everything there is' if found.complete else ''}, {found.seconds:.1f} s"
@@ -80,11 +104,10 @@ def _check(size: Bounds, *, quiet: bool) -> int:
     return 1
 
 
-def _catch_all(size: Bounds, *, quiet: bool) -> bool:
+def _catch_all(sizes: Sequence[Bounds], *, quiet: bool) -> bool:
     missed = []
     for name in FAULTS:
-        with deliberate(name):
-            found = _explored(World(size), quiet=quiet)
+        found = caught(name, sizes, _reporter(quiet=quiet))
         if found.counterexample is None:
             missed.append(name)
             click.echo(f"{name}: NOT CAUGHT in {found.states:,} states")

@@ -6,15 +6,17 @@ so what is checked is the shipped code with exactly one thing wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from unittest import mock
 
 from attrs import evolve
 
 from fencepost.actors import boundary, incarnation_state, intent_state, pane_state
+from fencepost.actors.boundary import Boundary
 from fencepost.actors.decision import Decision
+from fencepost.actors.incarnation_state import LaunchRequest
 from fencepost.actors.intent_state import (
     AcceptHandshake,
     Acknowledge,
@@ -25,19 +27,16 @@ from fencepost.actors.intent_state import (
     Resolve,
     Verdict,
 )
-from fencepost.actors.messages import Allow, Answer, ToolBoundary
+from fencepost.actors.messages import Allow, Answer
 from fencepost.actors.pane_state import Limits, Mint, PaneState
-from fencepost.mailbox.records import (
-    AdmissionDecision,
-    DeliveryMode,
-    IncarnationRecord,
-    IntentRecord,
-    IntentState,
-)
+from fencepost.mailbox.records import AdmissionDecision, IncarnationRecord, IntentRecord, IntentState, Record
 
 __all__ = ["FAULTS", "deliberate"]
 
+Decide: TypeAlias = Callable[[PaneState, Boundary], Decision]
+
 FAULTS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {}
+"""Every deliberate mistake, by the name `--fault` knows it by."""
 
 
 def deliberate(name: str) -> AbstractContextManager[None]:
@@ -50,16 +49,28 @@ def _fault(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
     return make
 
 
-def _verdict(code: Code, relation: Relation, verdict: Verdict) -> Any:
+def _verdict(code: Code, relation: Relation, verdict: Verdict) -> AbstractContextManager[object]:
     """Section 4 with one cell changed."""
     row = {**intent_state.VERDICTS[code], relation: verdict}
     return mock.patch.object(intent_state, "VERDICTS", {**intent_state.VERDICTS, code: row})
 
 
-def _possible(*rows: tuple[Code, type[IntentEvent], Code]) -> Any:
+def _possible(*rows: tuple[Code, type[IntentEvent], Code]) -> AbstractContextManager[object]:
     """The transition table with some rows more."""
     more = {(code, event): frozenset({after}) for code, event, after in rows}
     return mock.patch.object(intent_state, "TABLE", {**intent_state.TABLE, **more})
+
+
+def _deciding(decide: Callable[[Decide, PaneState, Boundary], Decision]) -> AbstractContextManager[object]:
+    """Tool calls decided by `decide`, which is handed the shipped decision."""
+    real = boundary.decide_boundary
+    return mock.patch.object(boundary, "decide_boundary", lambda state, asked: decide(real, state, asked))
+
+
+def _launching(change: Callable[[Decision], Decision]) -> AbstractContextManager[object]:
+    """Launches decided as shipped, and then changed."""
+    real = incarnation_state.decide_launch
+    return mock.patch.object(incarnation_state, "decide_launch", lambda *asked: change(real(*asked)))
 
 
 # -- acknowledging too early -----------------------------------------------------------------------------------------
@@ -103,45 +114,45 @@ def _forget_the_offer_mark() -> Iterator[None]:
 @_fault
 def _acknowledge_on_the_handshake_alone() -> Iterator[None]:
     """The replacement's ready report acknowledges, before the model had a turn."""
-    real = intent_state._changes
+    real = intent_state.transition
 
-    def changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str, object]:
-        if not isinstance(event, AcceptHandshake):
-            return real(intent, event, now)
-        delivered = real(intent, event, now)
-        return {**delivered, **real(intent, Acknowledge(), now)}
+    def transition(intent: IntentRecord, event: IntentEvent, now: int) -> IntentRecord:
+        after = real(intent, event, now)
+        return real(after, Acknowledge(), now) if isinstance(event, AcceptHandshake) else after
 
-    with mock.patch.object(intent_state, "_changes", changes):
+    with mock.patch.object(intent_state, "transition", transition):
         yield
 
 
 @_fault
 def _acknowledge_without_the_echo() -> Iterator[None]:
     """The first call of a replacement acknowledges, whatever startup delivery it echoes."""
-    real = boundary._first_boundary
 
-    def first_boundary(state: PaneState, asked: Any, speaker: IncarnationRecord, head: IntentRecord) -> Decision:
-        call: ToolBoundary = evolve(asked.call, startup_delivery_id=head.startup_delivery_id)
-        return real(state, evolve(asked, call=call), speaker, head)
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
+        if state.head is not None and state.head.startup_delivery_id is not None:
+            asked = evolve(asked, call=evolve(asked.call, startup_delivery_id=state.head.startup_delivery_id))
+        return real(state, asked)
 
-    with mock.patch.object(boundary, "_first_boundary", first_boundary):
+    with _deciding(decide):
         yield
 
 
 @_fault
 def _acknowledge_without_the_handshake() -> Iterator[None]:
-    """The right echo acknowledges though the startup delivery was never accepted."""
+    """The right echo acknowledges a payload delivered before, though this startup was never accepted."""
 
-    def first_boundary(_state: PaneState, asked: Any, speaker: IncarnationRecord, head: IntentRecord) -> Decision:
-        if asked.call.startup_delivery_id != head.startup_delivery_id or head.delivered_at is None:
-            return real(_state, asked, speaker, head)
-        return boundary._acknowledged(speaker, head, Acknowledge())
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
+        head = state.head
+        if (
+            head is not None
+            and intent_state.code_of(head) is Code.L_RESTART
+            and state.is_live(asked.call.incarnation_id)
+            and asked.call.startup_delivery_id == head.startup_delivery_id
+        ):
+            return Decision(intent_events=((head, Acknowledge()),), again=True)
+        return real(state, asked)
 
-    real = boundary._first_boundary
-    with (
-        mock.patch.object(boundary, "_first_boundary", first_boundary),
-        _possible((Code.L_RESTART, Acknowledge, Code.ACKNOWLEDGED)),
-    ):
+    with _deciding(decide), _possible((Code.L_RESTART, Acknowledge, Code.ACKNOWLEDGED)):
         yield
 
 
@@ -187,16 +198,16 @@ def _complete_the_nearest_batch() -> Iterator[None]:
 @_fault
 def _carry_the_completion_into_a_restart() -> Iterator[None]:
     """A bind to a replacement keeps the soft batch's proof beside its own."""
-    real = intent_state._changes
+    real = intent_state.transition
 
-    def changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str, object]:
-        changed = dict(real(intent, event, now))
-        if isinstance(event, BindRestart):
-            for name in ("turn_id", "turn_ordinal", "batch_id", "bound_at", "batch_completed_at"):
-                changed.pop(name)
-        return changed
+    def transition(intent: IntentRecord, event: IntentEvent, now: int) -> IntentRecord:
+        after = real(intent, event, now)
+        if not isinstance(event, BindRestart):
+            return after
+        names = ("turn_id", "turn_ordinal", "batch_id", "bound_at", "batch_completed_at")
+        return evolve(after, **{name: getattr(intent, name) for name in names})
 
-    with mock.patch.object(intent_state, "_changes", changes):
+    with mock.patch.object(intent_state, "transition", transition):
         yield
 
 
@@ -220,50 +231,51 @@ def _keep_the_marker_of_the_retired() -> Iterator[None]:
 @_fault
 def _allow_siblings_while_reconciling() -> Iterator[None]:
     """A call that finds the files being reconciled is let pass."""
-    real = boundary._wait
 
-    def wait(asked: Any, head: IntentRecord) -> Decision:
-        if head.state is IntentState.RECONCILING:
-            return Decision(answer=Allow())
-        return real(asked, head)
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
+        decision = real(state, asked)
+        reconciling = state.head is not None and state.head.state is IntentState.RECONCILING
+        return Decision(answer=Allow()) if reconciling and decision.park is not None else decision
 
-    with mock.patch.object(boundary, "_wait", wait):
+    with _deciding(decide):
         yield
 
 
 @_fault
 def _allow_what_was_blocked() -> Iterator[None]:
     """Once nothing is pending, even the rest of a blocked batch may run."""
-    with mock.patch.object(boundary, "_first_decision", lambda _asked: Decision(answer=Allow())):
+
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
+        return real(state, asked) if state.head is not None or asked.admission is None else Decision(answer=Allow())
+
+    with _deciding(decide):
         yield
 
 
 @_fault
 def _lose_a_pass() -> Iterator[None]:
     """A batch that was let pass is forgotten; its next call binds it, while the first one runs."""
-    real = boundary.decide_boundary
 
-    def decide(state: PaneState, asked: Any) -> Decision:
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
         if asked.admission is not None and asked.admission.decision is AdmissionDecision.PASS:
             asked = evolve(asked, admission=None)
         return real(state, asked)
 
-    with mock.patch.object(boundary, "decide_boundary", decide):
+    with _deciding(decide):
         yield
 
 
 @_fault
 def _bind_a_batch_blocked_before() -> Iterator[None]:
     """A late call of a batch blocked by an intent now resolved binds the next intent, under a batch that passed."""
-    real = boundary._no_proof
 
-    def no_proof(state: PaneState, asked: Any, speaker: IncarnationRecord, head: IntentRecord | None) -> Decision:
-        admission = asked.admission
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
+        head, admission = state.head, asked.admission
         if head is not None and admission is not None and admission.decision is AdmissionDecision.BLOCK:
             asked = evolve(asked, admission=evolve(admission, intent_id=head.intent_id))
-        return real(state, asked, speaker, head)
+        return real(state, asked)
 
-    with mock.patch.object(boundary, "_no_proof", no_proof):
+    with _deciding(decide):
         yield
 
 
@@ -285,52 +297,59 @@ def _resolve_under_a_running_batch() -> Iterator[None]:
 @_fault
 def _reuse_a_startup_id() -> Iterator[None]:
     """A second attempt is given the startup delivery id of the first."""
-    real = incarnation_state._startup_fields
+    real = incarnation_state.decide_launch
 
-    def startup_fields(state: PaneState, head: IntentRecord | None, mint: Mint) -> dict[str, str | int]:
-        fields = real(state, head, mint)
-        if head is not None and head.startup_delivery_id is not None:
-            fields["startup_delivery_id"] = head.startup_delivery_id
-        return fields
+    def decide(state: PaneState, request: LaunchRequest, limits: Limits, now: int, mint: Mint) -> Decision:
+        def stale(kind: str) -> str:
+            used = state.head.startup_delivery_id if state.head is not None else None
+            return used if kind == "startup_delivery" and used is not None else mint(kind)
 
-    with mock.patch.object(incarnation_state, "_startup_fields", startup_fields):
+        return real(state, request, limits, now, stale)
+
+    with mock.patch.object(incarnation_state, "decide_launch", decide):
         yield
 
 
 @_fault
 def _launch_beside_the_living() -> Iterator[None]:
     """A launch does not retire the incarnation that lives."""
-    with mock.patch.object(incarnation_state, "_succeeded", lambda _state, _now: Decision()):
+    with _launching(lambda decision: evolve(decision, puts=decision.puts[-1:])):
         yield
 
 
 @_fault
 def _launch_plainly_with_a_payload() -> Iterator[None]:
     """A process starts without its startup delivery although one is due."""
-    with mock.patch.object(incarnation_state, "_startup_fields", lambda _state, _head, _mint: {}):
+
+    def plain(record: Record) -> Record:
+        if not isinstance(record, IncarnationRecord):
+            return record
+        names = ("intent_id", "delivery_id", "payload_sha256", "epoch", "attempt")
+        return evolve(record, **{f"startup_{name}": None for name in names})
+
+    with _launching(lambda decision: evolve(decision, puts=tuple(map(plain, decision.puts)), intent_events=())):
         yield
 
 
 @_fault
 def _launch_while_reconciling() -> Iterator[None]:
     """A process starts while the payload does not exist yet."""
-    forbidden = {
-        state: reason
-        for state, reason in incarnation_state._LAUNCH_FORBIDDEN.items()
-        if state is not IntentState.RECONCILING
-    }
-    with mock.patch.object(incarnation_state, "_LAUNCH_FORBIDDEN", forbidden):
+    real = incarnation_state.check_launch
+
+    def check_launch(state: PaneState, limits: Limits) -> None:
+        if state.head is None or state.head.state is not IntentState.RECONCILING:
+            real(state, limits)
+
+    with mock.patch.object(incarnation_state, "check_launch", check_launch):
         yield
 
 
 @_fault
 def _never_exhaust() -> Iterator[None]:
-    """The last permitted attempt is given up without a mark: nothing may be launched and no human may step in."""
+    """The last permitted attempt is given up without a mark, and another one follows."""
     real = incarnation_state.give_up
 
-    def give_up(
-        state: PaneState, reason: str, limits: Limits, now: int, mint: Mint, *, replace: bool
-    ) -> Decision:
+    def give_up(state: PaneState, reason: str, limits: Limits, now: int, mint: Mint, *, replace: bool) -> Decision:
         return real(state, reason, evolve(limits, startup_attempts_max=99), now, mint, replace=replace)
 
     with (
@@ -341,15 +360,20 @@ def _never_exhaust() -> Iterator[None]:
 
 
 @_fault
+def _never_redeliver() -> Iterator[None]:
+    """A completed batch that was shown no payload stays the bound one: a later turn is told, and never counts."""
+    with _verdict(Code.M_COMPLETE, Relation.LATER_TURN, Verdict.PAYLOAD):
+        yield
+
+
+@_fault
 def _deliver_twice() -> Iterator[None]:
     """A repeated delivery moves the time of the first."""
-    real = intent_state._changes
+    real = intent_state.transition
 
-    def changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str, object]:
-        changed = dict(real(intent, event, now))
-        if isinstance(event, AcceptHandshake) and intent.mode is DeliveryMode.RESTART_STARTUP:
-            changed["delivered_at"] = now
-        return changed
+    def transition(intent: IntentRecord, event: IntentEvent, now: int) -> IntentRecord:
+        after = real(intent, event, now)
+        return evolve(after, delivered_at=now) if isinstance(event, AcceptHandshake) else after
 
-    with mock.patch.object(intent_state, "_changes", changes):
+    with mock.patch.object(intent_state, "transition", transition):
         yield

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from fencepost.actors.intent_state import Discard, IntentEvent
+from fencepost.actors.pane_state import Limits
 from fencepost.mailbox.records import (
     DeliveryMode,
     IncarnationRecord,
@@ -20,7 +21,7 @@ from fencepost.mailbox.records import (
     TriggerRecord,
 )
 
-__all__ = ["Broken", "Snapshot", "check"]
+__all__ = ["Broken", "Change", "Snapshot", "check"]
 
 _S = IntentState
 _PREPARED: Final = {_S.MATERIALIZED, _S.DELIVERED, _S.ACKNOWLEDGED}
@@ -67,15 +68,15 @@ class Change(NamedTuple):
     after: Snapshot
     written: list[Record]
     events: tuple[IntentEvent, ...]
+    limits: Limits
 
     def kept(self) -> Iterator[tuple[IntentRecord, IntentRecord]]:
         """Each intent that was there before, with what it is now."""
         return zip(self.before.intents, self.after.intents, strict=False)
 
 
-def check(before: Snapshot, after: Snapshot, written: list[Record], events: tuple[IntentEvent, ...]) -> None:
+def check(change: Change) -> None:
     """Raise `Broken` with every law that this transaction breaks."""
-    change = Change(before, after, written, events)
     found = [f"law {name}: {text}" for name, law in _LAWS.items() for text in law(change)]
     if found:
         raise Broken("; ".join(found))
@@ -235,6 +236,15 @@ def _attended(change: Change) -> Iterator[str]:
             yield f"{live[0]} lives beside intent {row.seq}, which is bound to {row.incarnation_id}"
 
 
+def _bounded(change: Change) -> Iterator[str]:
+    for row in change.after.incarnations:
+        if row.startup_attempt is not None and row.startup_attempt > change.limits.startup_attempts_max:
+            yield f"{row.incarnation_id} is startup attempt {row.startup_attempt}, beyond the last permitted one"
+    for intent in change.after.intents:
+        if intent.soft_redeliveries > change.limits.soft_redeliveries_max:
+            yield f"intent {intent.seq} was redelivered softly {intent.soft_redeliveries} times"
+
+
 def _fenced(change: Change) -> Iterator[str]:
     live = {row.incarnation_id for row in change.before.incarnations if row.live}
     for old, new in change.kept():
@@ -260,6 +270,7 @@ _LAWS: Final[dict[str, Callable[[Change], Iterator[str]]]] = {
     "11 (resolved is final)": _final,
     "12 (one process)": _one_alive,
     "of the launch rule": _attended,
+    "of the bounds": _bounded,
     "of the fence": _fenced,
 }
 """Law 13 (one materialization an attempt) is about files and stands in `world`."""

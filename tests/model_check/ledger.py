@@ -12,6 +12,7 @@ differs in something a rule may depend on.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
@@ -51,7 +52,7 @@ from fencepost.mailbox.records import (
     TriggerRecord,
 )
 from model_check import laws
-from model_check.laws import Broken, Snapshot
+from model_check.laws import Broken, Change, Snapshot
 
 __all__ = ["BLOCKED_BY", "NO_ADMISSION", "PASSED", "Call", "Ledger", "Reply", "Store", "Transaction"]
 
@@ -120,7 +121,7 @@ def remembered(
 
     @functools.wraps(method)
     def ask(self: Ledger, *args: _P.args, **_kwargs: _P.kwargs) -> _T:
-        memo = self.memos.setdefault(name, {})
+        memo = self.memos[name]
         try:
             found = memo[args]
         except KeyError:
@@ -129,7 +130,7 @@ def remembered(
             except Broken as broken:
                 found = broken
             memo[args] = found
-        if isinstance(found, Broken):
+        if found.__class__ is Broken:
             raise found
         return found  # type: ignore[no-any-return]
 
@@ -141,7 +142,7 @@ class Ledger:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.memos: dict[str, dict[Any, Any]] = {}
+        self.memos: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self._rows: list[Record | None] = [None]
         self._numbers: dict[Record, int] = {}
         self.bound: list[tuple[int, int] | None] = [None]
@@ -380,16 +381,19 @@ class Ledger:
             number = intent.seq
             bound = (str(intent.turn_id), str(intent.batch_id)) if intent.batch_id else None
             for place in filter(None, (_place(bound[1]) if bound else None, (1, 1), (9, 9))):
-                yield f"a mark_delivered of a process long gone, for intent {number}", self._mark(
-                    store, intent.intent_id, OLD, place
+                yield (
+                    f"a mark_delivered of a process long gone, for intent {number}",
+                    self._mark(store, intent.intent_id, OLD, place),
                 )
                 if not self.live(store) and store.latest:
-                    yield f"a mark_delivered of the retired process, for intent {number}", self._mark(
-                        store, intent.intent_id, LATEST, place
+                    yield (
+                        f"a mark_delivered of the retired process, for intent {number}",
+                        self._mark(store, intent.intent_id, LATEST, place),
                     )
             if self.live(store):
-                yield f"a mark_delivered with a batch nobody knows, for intent {number}", self._mark(
-                    store, intent.intent_id, LATEST, (9, 9)
+                yield (
+                    f"a mark_delivered with a batch nobody knows, for intent {number}",
+                    self._mark(store, intent.intent_id, LATEST, (9, 9)),
                 )
         for name in (OLD, LATEST):
             if name == LATEST and (self.live(store) or not store.latest):
@@ -407,18 +411,35 @@ class Ledger:
             yield "a handshake with a wrong hash", self._ready(store, LATEST, None, "f" * 64)
         if head is not None:
             if head.state is not IntentState.RECONCILING:
-                yield "a second result with other bytes", self._decide(
-                    lambda: pane_state.decide_outcome(
-                        self.pane(store), head, _outcome("other bytes", head), frozenset(), self.limits, NOW,
-                        _Mint(self, store),
-                    )
+                yield (
+                    "a second result with other bytes",
+                    self._decide(
+                        lambda: pane_state.decide_outcome(
+                            self.pane(store),
+                            head,
+                            _outcome("other bytes", head),
+                            frozenset(),
+                            self.limits,
+                            NOW,
+                            _Mint(self, store),
+                        )
+                    ),
                 )
             if head.exhausted_at is None:
-                yield "a rearm of what is not exhausted", self._decide(
-                    lambda: incarnation_state.decide_rearm(self.pane(store), head.intent_id, NOW)
+                yield (
+                    "a rearm of what is not exhausted",
+                    self._decide(lambda: incarnation_state.decide_rearm(self.pane(store), head.intent_id, NOW)),
                 )
-            yield "a discard without the approval", self._decide(
-                lambda: incarnation_state.decide_discard(self.pane(store), head.intent_id, "approval-9", NOW)
+            if head.state not in {IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED}:
+                yield (
+                    "a resolution of what has no conflict",
+                    self._decide(lambda: pane_state.decide_resolve(self.pane(store), head.intent_id, "go", "me", NOW)),
+                )
+            yield (
+                "a discard without the approval",
+                self._decide(
+                    lambda: incarnation_state.decide_discard(self.pane(store), head.intent_id, "approval-9", NOW)
+                ),
             )
 
     # -- how the shipped functions are called --------------------------------------------------------------------
@@ -592,12 +613,11 @@ class Ledger:
                 step = intent_state.step(known, event, NOW)
                 written.extend(step.puts)
                 attempt = attempt or intent_state.starts_attempt(event, step.after)
-                if event.__class__ is intent_state.Exhaust or event.__class__ is intent_state.Discard:
-                    continue
         except (FencepostError, AssertionError) as error:
             raise Broken(f"a transition raised {type(error).__name__}: {error}") from error
         after = before.after(written)
-        laws.check(before, after, written, tuple(event for _, event in decision.intent_events))
+        events = tuple(event for _, event in decision.intent_events)
+        laws.check(Change(before, after, written, events, self.limits))
         self._check_memory(store, after, written)
         yield self._canonical(store, after, written, attempt=attempt)
 
@@ -661,9 +681,7 @@ class Ledger:
 
     @staticmethod
     def _plain_intent(row: IntentRecord, detected: int, *, launched: bool) -> IntentRecord:
-        changes: dict[str, Any] = {
-            name: STORED for name in _TIMES if getattr(row, name) is not None
-        }
+        changes: dict[str, Any] = {name: STORED for name in _TIMES if getattr(row, name) is not None}
         conflicted = row.state in {IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED}
         changes.update(
             revision=1,
@@ -710,9 +728,7 @@ def _loaded(intents: tuple[IntentRecord, ...], latest: IncarnationRecord | None,
     triggers = 0
     if intents and not intents[-1].resolved:
         triggers = 2 if detected == MERGED else 1
-    return PaneState(
-        pane_id=PANE, latest=latest, intents=unresolved, seq_last=len(intents), tail_triggers=triggers
-    )
+    return PaneState(pane_id=PANE, latest=latest, intents=unresolved, seq_last=len(intents), tail_triggers=triggers)
 
 
 def _turn(turn: int) -> ModelTurn:

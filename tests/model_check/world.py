@@ -1,25 +1,31 @@
 """Everything around the store, and every step that is possible in a state.
 
-A `State` is a store, the files, whether an attempt at reconciling runs, and the latest process.  `World.steps` yields
-each possible step with the state it leads to; a step that breaks a law is yielded with what it broke instead.
+A `State` is a store, whether an attempt at reconciling runs, and the latest process.  `World.steps` yields each possible
+step with the state it leads to; a step that breaks a law is yielded with what it broke instead.
 
-What the checker assumes of a host and an adapter, and nothing more:
+Files need no state of their own.  They may change at any instant from an attempt's plan to its outcome, in as many
+attempts as there are deaths on the way, so in every such state no tool that was let pass may be running.
+
+What is assumed of a host and an adapter:
 
 * a process is gone before its successor is launched, or files are changed unattended (the Launcher's `stop`, or the
-  host's word, contract I-10 and I-11);
+  host's word);
+* a harness goes on to its next batch only when every call of the last one has ended, and it reports a batch as
+  completed only if the hook of each of its calls wrote out the answer it got;
 * a hook that ends without an answer lets no tool run, unless nobody could be reached at all, the last batch was let
   pass, and no call of this one was ever answered; then the adapter says so in `passed_unseen`;
-* a harness goes on to its next batch only when every call of the last one has ended.
+* a request may be served again although its hook has ended, but a batch of which that is true is not reported complete
+  afterwards, and not once a later batch was let pass if its own batch was never decided (`Bounds.strays` drops this).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.actors.intent_state import Code
 from fencepost.actors.pane_state import Limits
-from fencepost.mailbox.records import IncarnationRecord, IntentRecord
+from fencepost.mailbox.records import IncarnationRecord
 from model_check.laws import Broken
 from model_check.ledger import (
     BLOCKED_BY,
@@ -181,7 +187,7 @@ class World:
         try:
             done: Transaction | None = getattr(self.ledger, action)(state.store, *args)
             if done is not None:
-                after = state._replace(**moved)  # type: ignore[arg-type]
+                after = state._replace(**moved) if moved else state  # type: ignore[arg-type]
                 yield Step(faults, text, self._after(after, done, known=None))
         except Broken as broken:
             yield Step(faults, text, state, str(broken))
@@ -197,17 +203,15 @@ class World:
     # -- the runtime: reconciling, dying, coming back ------------------------------------------------------------
 
     def _reconciliation(self, state: State) -> Iterator[Step]:
-        row = self.ledger.intent(self.ledger.head(state.store))
-        reconciling = row is not None and self.ledger.codes[self.ledger.head(state.store)] in _RECONCILING
+        head = self.ledger.head(state.store)
+        row, code = self.ledger.intent(head), self.ledger.codes[head]
         process = state.process
         if state.attempt or (process is not None and process.condition == UNBORN):
             yield self._crash(state)
-        reopened = self._crash(state).state
-        yield from self._try(
-            1, "the runtime dies; reopened, it stops the unproved process and gives the attempt up", reopened, "reopen",
-            process=None,
-        )
-        if not reconciling or row is None:
+        if code in _UNPROVED:
+            text = "the runtime dies; reopened, it gives the unproved startup attempt up"
+            yield from self._try(1, text, self._crash(state).state, "reopen")
+        if row is None or code not in _RECONCILING:
             return
         if not state.attempt:
             yield Step(0, "the interrupted reconciliation is resumed", state._replace(attempt=True))
@@ -269,23 +273,29 @@ class World:
         assert row is not None
         process = Process(ALIVE, batches=(Batch(),), calls=(ASKS,) * self.bounds.calls)
         if row.startup_intent_id is None:
-            yield Step(0, "the process starts", self._settled(state._replace(process=process)))
+            yield self._step(0, "the process starts", state, process)
             return
         number = int(row.startup_intent_id.removeprefix("intent-"))
         shown = _bit(number)
         told = process._replace(tagged=ECHOED, shown=shown, batches=(Batch(known=shown),))
         for faults, text, started in (
             (0, f"the process starts; its first turn is given the payload of intent {number}", told),
-            (1, "the process accepts its tagged input, but its first turn begins without it",
-             process._replace(tagged=ACCEPTED)),
+            (
+                1,
+                "the process accepts its tagged input, but its first turn begins without it",
+                process._replace(tagged=ACCEPTED),
+            ),
             (1, "the process starts, but its tagged input does not reach it", process),
         ):
-            yield Step(faults, text, self._settled(state._replace(process=started)))
+            yield self._step(faults, text, state, started)
 
     def _human(self, state: State) -> Iterator[Step]:
-        yield from self._try(0, "a human resolves the conflict", state, "resolve")
-        yield from self._try(0, "a human grants new attempts", state, "rearm")
-        yield from self._try(0, "a human discards the delivery", state, "discard")
+        code = self.ledger.codes[self.ledger.head(state.store)]
+        if code in _CONFLICTED:
+            yield from self._try(0, "a human resolves the conflict", state, "resolve")
+        elif code is Code.EXHAUSTED:
+            yield from self._try(0, "a human grants new attempts", state, "rearm")
+            yield from self._try(0, "a human discards the delivery", state, "discard")
 
     # -- messages that are under way -----------------------------------------------------------------------------
 
@@ -310,8 +320,7 @@ class World:
                 # A request is served though its hook has ended: the report has arrived before, or never will.
                 if batch.admission == NO_ADMISSION and any(later.admission == PASSED for later in batches[position:]):
                     continue
-                unreported = batches[:position] + (batch._replace(heard=False),) + batches[position + 1 :]
-                late = state._replace(process=process._replace(batches=unreported))
+                late = state._replace(process=_with_batch(process, position, heard=False))
             which = "the current batch" if current and process.condition == ALIVE else "an earlier batch"
             text = f"a tool call of {which} arrives again, or late"
             yield from self._answers(late, position, text, fault=1, heard=False)
@@ -324,8 +333,7 @@ class World:
         position = len(process.batches) - 1
         batch = process.batches[position]
         yield from self._answers(state, position, "a tool call asks", fault=0, heard=True)
-        ended = self._unheard(process)
-        yield Step(1, "a hook gives up waiting; its request is still under way", state._replace(process=ended))
+        yield self._step(1, "a hook gives up waiting, with its request still under way", state, self._unheard(process))
         calm = (
             (len(process.batches) == 1 and not process.tagged)
             if position == 0
@@ -335,14 +343,11 @@ class World:
         row = self.ledger.latest(state.store)
         if calm and silent and row is not None and row.startup_intent_id is None:
             for unseen, told in (("yes", ""), ("maybe", ", and forgets whether it did")):
-                passed = self._with_call(process, RUNS)
-                passed = passed._replace(batches=(*passed.batches[:-1], batch._replace(unseen=unseen)))
+                passed = _with_batch(self._with_call(process, RUNS), position, unseen=unseen)
                 text = f"nobody can be reached; the adapter lets a call pass on its own{told}"
-                yield Step(1, text, self._settled(state._replace(process=passed)))
+                yield self._step(1, text, state, passed)
 
-    def _answers(
-        self, state: State, position: int, text: str, *, fault: int, heard: bool
-    ) -> Iterator[Step]:
+    def _answers(self, state: State, position: int, text: str, *, fault: int, heard: bool) -> Iterator[Step]:
         """Everything that can come of one request: its transactions, its answer, and a death between any two."""
         process = state.process
         assert process is not None
@@ -367,7 +372,9 @@ class World:
                 state = self._committed(state, position, commit)
                 if count < len(reply.commits) or reply.answer is not None:
                     dead = self._crash(state).state
-                    yield Step(fault + 1, f"{text}; the runtime commits, and dies before it answers", self._settled(dead))
+                    yield Step(
+                        fault + 1, f"{text}; the runtime commits, and dies before it answers", self._settled(dead)
+                    )
         except Broken as broken:
             yield Step(fault, text, state, str(broken))
             return
@@ -375,32 +382,35 @@ class World:
             if reply.commits:
                 yield Step(fault, f"{text}, and waits behind the reconciliation", self._settled(state))
             return
-        told = f"{text}: {reply.answer}"
-        denied = reply.answer != "allowed"
         process = state.process
         assert process is not None
+        denied = reply.answer != "allowed"
         if not denied and process.batches[position].denied:
-            yield Step(fault, told, state, "a call was allowed, in a batch of which a call had been blocked")
+            broken = "a call was allowed, in a batch of which a call had been blocked"
+            yield Step(fault, f"{text}: allowed", state, broken)
             return
-        batches = list(process.batches)
-        batches[position] = batches[position]._replace(denied=batches[position].denied or denied)
-        process = process._replace(batches=tuple(batches))
+        if denied and not process.batches[position].denied:
+            process = _with_batch(process, position, denied=True)
+        told = f"{text}: {reply.answer}"
         if not heard:
-            yield Step(fault, told, self._settled(state._replace(process=process)))
-            return
-        deaf = self._settled(state._replace(process=self._unheard(process)))
-        if reply.answer == "allowed":
-            yield Step(fault, told, self._settled(state._replace(process=self._with_call(process, RUNS))))
-            yield Step(fault + 1, f"{told}, which its hook does not live to say", deaf)
+            yield self._step(fault, told, state, process)
+        elif reply.answer == "allowed":
+            yield self._step(fault, told, state, self._with_call(process, RUNS))
+            yield self._step(fault + 1, f"{told}, which its hook does not live to say", state, self._unheard(process))
         elif reply.shown:
             bit = _bit(reply.shown)
-            batches[position] = batches[position]._replace(printed=batches[position].printed | bit)
-            printed = process._replace(shown=process.shown | bit, batches=tuple(batches))
-            yield Step(fault, f"{told}, which its hook writes out",
-                       self._settled(state._replace(process=self._with_call(printed, BLOCKED))))
-            yield Step(fault + 1, f"{told}, which its hook does not live to write out", deaf)
+            printed = _with_batch(process, position, printed=process.batches[position].printed | bit)
+            printed = printed._replace(shown=process.shown | bit)
+            yield self._step(fault, f"{told}, which its hook writes out", state, self._with_call(printed, BLOCKED))
+            yield self._step(
+                fault + 1, f"{told}, which its hook dies before writing out", state, self._unheard(process)
+            )
         else:
-            yield Step(fault, told, self._settled(state._replace(process=self._with_call(process, BLOCKED))))
+            yield self._step(fault, told, state, self._with_call(process, BLOCKED))
+
+    def _step(self, faults: int, text: str, state: State, process: Process) -> Step:
+        """A step that moves nothing but the process."""
+        return Step(faults, text, self._settled(State(state.store, state.attempt, process)))
 
     def _request(self, process: Process, position: int, *, patient: bool) -> Call:
         batch = process.batches[position]
@@ -417,27 +427,26 @@ class World:
         if commit.admission is not None:
             if batch.admission not in {NO_ADMISSION, commit.admission}:
                 raise Broken("the first decision of a batch was changed")
-            batches = list(process.batches)
-            batches[position] = batch._replace(admission=commit.admission)
-            process = process._replace(batches=tuple(batches))
-        return self._begun(state, commit)._replace(store=commit.store, process=process)
+            process = _with_batch(process, position, admission=commit.admission)
+        return State(commit.store, self._begun(state, commit), process)
 
     @staticmethod
     def _with_call(process: Process, outcome: int) -> Process:
         """One asking call ends so; which of them does not matter."""
-        calls = list(process.calls)
-        calls[calls.index(ASKS)] = outcome
-        return process._replace(calls=tuple(sorted(calls)))
+        condition, tagged, shown, batches, calls = process
+        asking = calls.index(ASKS)
+        return Process(
+            condition, tagged, shown, batches, tuple(sorted((*calls[:asking], outcome, *calls[asking + 1 :])))
+        )
 
     def _unheard(self, process: Process) -> Process:
         """One asking call's hook ends without having written anything out; the tool does not run."""
-        process = self._with_call(process, BLOCKED)
-        return process._replace(batches=(*process.batches[:-1], process.batches[-1]._replace(heard=False)))
+        return _with_batch(self._with_call(process, BLOCKED), len(process.batches) - 1, heard=False)
 
     # -- the harness ---------------------------------------------------------------------------------------------
 
     def _harness(self, state: State, process: Process) -> Iterator[Step]:
-        yield Step(1, "the process dies", self._settled(state._replace(process=process._replace(condition=DEAD))))
+        yield self._step(1, "the process dies", state, process._replace(condition=DEAD))
         if ASKS in process.calls:
             return
         last = process.batches[-1]
@@ -446,21 +455,22 @@ class World:
         for faults, text, batch in (
             (0, "the batch ends; the model is shown its results and begins its next turn", turn),
             (1, "the batch ends; the next turn begins, which the adapter cannot name", turn._replace(named=False)),
-            (0, "the batch ends; the same turn goes on with another batch",
-             Batch(turn=last.turn, index=last.index + 1, named=last.named, known=last.known)),
+            (
+                0,
+                "the batch ends; the same turn goes on with another batch",
+                Batch(turn=last.turn, index=last.index + 1, named=last.named, known=last.known),
+            ),
         ):
             if batch.index <= self.bounds.batches_a_turn:
                 after = process._replace(batches=(*process.batches, batch), calls=calls)
-                yield Step(faults, text, self._settled(state._replace(process=after)))
+                yield self._step(faults, text, state, after)
 
     # -- settling ------------------------------------------------------------------------------------------------
 
     def _after(self, state: State, commit: Transaction, *, known: int | None) -> State:
         self._check_told(commit, known)
-        state = self._begun(state, commit)._replace(store=commit.store)
-        if commit.launched:
-            state = state._replace(process=Process(UNBORN))
-        return self._settled(state)
+        process = Process(UNBORN) if commit.launched else state.process
+        return self._settled(State(commit.store, self._begun(state, commit), process))
 
     @staticmethod
     def _check_told(commit: Transaction, known: int | None) -> None:
@@ -474,30 +484,28 @@ class World:
                         f"intent {number} was acknowledged by a turn that began before the model was shown its payload"
                     )
 
-    def _begun(self, state: State, commit: Transaction) -> State:
-        """Law 13: an attempt begins where none is running, and a fresh one finds untouched files."""
-        if not commit.attempt:
-            return state
-        if state.attempt:
+    @staticmethod
+    def _begun(state: State, commit: Transaction) -> bool:
+        """Whether an attempt runs after the transaction; law 13: one begins only where none is running."""
+        if commit.attempt and state.attempt:
             raise Broken("law 13: a second reconciliation was begun beside the running one")
-        return state._replace(attempt=True)
+        return commit.attempt or state.attempt
 
     def _settled(self, state: State) -> State:
         """The canonical state: what can matter no more is forgotten, turns are numbered by rank."""
-        store, ledger = state.store, self.ledger
+        store, attempt, process = state
+        ledger = self.ledger
         head = ledger.head(store)
-        code = ledger.codes[head]
-        if code not in _RECONCILING:
-            state = state._replace(attempt=False)
-        place, numbered = (1, 1) if ledger.bound[head] else None, state.process
-        if numbered is not None and not ledger.live(store):
-            numbered = _retired(numbered)
-        elif numbered is not None and numbered.batches:
-            numbered, place = self._numbered(numbered, head, self._open(store))
-        if place is not None and ledger.bound[head] != place:
+        bound = ledger.bound[head]
+        place = (1, 1) if bound else None
+        if process is not None and not ledger.live(store):
+            process = _retired(process)
+        elif process is not None and process.batches:
+            process, place = self._numbered(process, head, self._open(store))
+        if place is not None and bound != place:
             moved = ledger.moved(head, place)
             store = store._replace(first=moved) if head == store.first else store._replace(second=moved)
-        return state._replace(store=store, process=numbered)
+        return State(store, attempt and ledger.codes[head] in _RECONCILING, process)
 
     def _open(self, store: Store) -> int:
         """The intents that are not resolved, one bit each."""
@@ -514,6 +522,12 @@ class World:
             found = _numbered(process, self.ledger.bound[head], open_bits, self.bounds, complete=complete)
             self._numberings[key] = found
         return found
+
+
+def _with_batch(process: Process, position: int, **changed: Any) -> Process:
+    batches = process.batches
+    changed_batch = batches[position]._replace(**changed)
+    return process._replace(batches=(*batches[:position], changed_batch, *batches[position + 1 :]))
 
 
 Numbered: TypeAlias = tuple[Process, tuple[int, int] | None]
@@ -551,6 +565,8 @@ def _numbered(
 
 
 _RECONCILING: Final = {Code.C_OPEN, Code.C_COMPLETE, Code.C_UNATTENDED}
+_CONFLICTED: Final = {Code.RECOVERY_REQUIRED, Code.TOPOLOGY_DIVERGED}
+_UNPROVED: Final = {Code.M_RESTART, Code.L_RESTART}
 
 
 def _remembered(batches: tuple[Batch, ...], bound: tuple[int, int] | None, late: int) -> tuple[Batch, ...]:
@@ -584,10 +600,3 @@ def _described_process(row: IncarnationRecord, process: Process | None) -> str:
     if process is not None and process.condition == ALIVE:
         text += f", calls {'/'.join(('asking', 'ended', 'running')[call] for call in process.calls)}"
     return text
-
-
-def _blocker(batch: Batch) -> int:
-    return batch.admission - BLOCKED_BY if batch.admission >= BLOCKED_BY else 0
-
-
-__all__ += ["IntentRecord"]

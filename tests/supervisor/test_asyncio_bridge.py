@@ -93,9 +93,7 @@ def test_a_launcher_on_asyncio_replaces_a_fenced_process(url):
             launch = await processes.launches.get()
             assert processes.log == ["start 1", "stop 1", "start 2"]
             startup = launch.startup
-            ready = await pane.startup_ready(
-                launch.incarnation_id, startup.startup_delivery_id, startup.payload_sha256
-            )
+            ready = await pane.startup_ready(launch.incarnation_id, startup.startup_delivery_id, startup.payload_sha256)
             assert ready == Applied()
             echo = startup.startup_delivery_id
             assert await pane.pre_tool_use(boundary(launch, 1, "c1", startup_delivery_id=echo)) == Allow()

@@ -234,7 +234,9 @@ async def test_a_newer_schema_is_left_untouched(tmp_path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look at" * 40, b"SQLite format 3\0short"])
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to look at" * 40, b"SQLite format 3\0short"]
+)
 async def test_a_file_that_is_no_database_is_told_and_left_untouched(tmp_path, content):
     path = tmp_path / "store.db"
     path.write_bytes(content)
@@ -266,20 +268,19 @@ async def test_a_corrupt_row_blocks_its_own_pane_and_no_other(tmp_path):
 async def test_closing_answers_whoever_waits(url):
     never = trio.Event()
     answers: list[BaseException] = []
-    async with trio.open_nursery() as nursery:
-        async with open_supervisor(url, reconciler=Workspace(gate=never)) as supervisor:
-            pane = supervisor.pane("pane")
-            harness = await Harness.start(pane)
-            await pane.detect(moved("A", "B"))
+    async with trio.open_nursery() as nursery, open_supervisor(url, reconciler=Workspace(gate=never)) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
 
-            async def wait() -> None:
-                try:
-                    await harness.call(1, "b1", wait=1000)
-                except MailboxClosed as closed:
-                    answers.append(closed)
+        async def wait() -> None:
+            try:
+                await harness.call(1, "b1", wait=1000)
+            except MailboxClosed as closed:
+                answers.append(closed)
 
-            nursery.start_soon(wait)
-            await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
     assert len(answers) == 1
     with pytest.raises(MailboxClosed):
         await pane.sync_status()

@@ -211,7 +211,7 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
     "a to_base that moved": ([intent(1, "to_base = 'elsewhere'")], of_intents(3, 1)),
     "a from_base that moved": ([intent(4, "from_base = 'elsewhere'")], of_intents(3, 4)),
     "a coalescing into what was prepared": (
-        [event(76, "intent.coalesced", intent_id="intent-6", to_base="to-2", state="materialized")],
+        [event(75, "intent.coalesced", intent_id="intent-6", to_base="to-2", state="materialized")],
         of_intents(3, 6),
     ),
     "a startup with other bytes": ([incarnation(5, f"startup_payload_sha256 = '{SHA}'")], of_incarnations(3, 5)),
@@ -237,8 +237,8 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
         of_intents(1, 11) | of_intents(4, 11) | of_intents(0, 11),
     ),
     "detected out of order": (
-        [event(76, "intent.detected", intent_id="intent-12", pane_id="soft", trigger_op="op", state="detected")],
-        {(4, "events", "76")},
+        [event(75, "intent.detected", intent_id="intent-12", pane_id="soft", trigger_op="op", state="detected")],
+        {(4, "events", "75")},
     ),
     # 5
     "half a soft tuple": ([intent(9, "turn_ordinal = NULL")], of_intents(5, 9)),
@@ -330,7 +330,7 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
     "a batch completed twice": (
         [
             event(
-                76,
+                75,
                 "intent.batch_completed",
                 intent_id="intent-9",
                 state="recovery_required",
@@ -348,11 +348,11 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
     "a recovery at another time": ([intent(2, "delivered_at = 1016")], of_intents(10, 2)),
     # 11
     "an event after the acknowledgement": (
-        [event(76, "intent.batch_completed", intent_id="intent-1", state="acknowledged")],
+        [event(75, "intent.batch_completed", intent_id="intent-1", state="acknowledged")],
         of_intents(11, 1),
     ),
-    "an event after the discard": ([event(76, "intent.rearmed", intent_id="intent-8")], of_intents(11, 8)),
-    "an event after it was superseded": ([event(76, "intent.coalesced", intent_id="intent-3")], of_intents(11, 3)),
+    "an event after the discard": ([event(75, "intent.rearmed", intent_id="intent-8")], of_intents(11, 8)),
+    "an event after it was superseded": ([event(75, "intent.coalesced", intent_id="intent-3")], of_intents(11, 3)),
     "a row that came back": (
         [intent(3, "state = 'detected'")],
         of_intents(11, 3) | of_intents(4, 4),
@@ -370,8 +370,8 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
         of_incarnations(12, 3) | of_incarnations(0, 3),
     ),
     "a launch beside a live one": (
-        [event(76, "incarnation.launched", pane_id="soft", incarnation_id="incarnation-99")],
-        {(12, "events", "76")},
+        [event(75, "incarnation.launched", pane_id="soft", incarnation_id="incarnation-99")],
+        {(12, "events", "75")},
     ),
     "a retired one that lives": (
         [
@@ -382,7 +382,7 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
     ),
     # 13
     "materialized twice": (
-        [event(76, "intent.materialized", intent_id="intent-6", state="materialized")],
+        [event(75, "intent.materialized", intent_id="intent-6", state="materialized")],
         of_intents(13, 6),
     ),
     # 0: rows
@@ -485,27 +485,27 @@ BROKEN: dict[str, tuple[list[str], set[Found]]] = {
     "a gap between events": (["DELETE FROM events WHERE seq = 40"], {(0, "events", "41")}),
     "events from nowhere": (["UPDATE trimmed SET last_event_seq = 3"], {(0, "events", "1")}),
     "a number given twice": (
-        ["INSERT INTO events SELECT * FROM events WHERE seq = 74"],
-        {(0, "events", "74"), (12, "events", "74")},
+        ["INSERT INTO events SELECT * FROM events WHERE seq = 73"],
+        {(0, "events", "73"), (12, "events", "73")},
     ),
-    "no number": (["UPDATE events SET seq = 'x' WHERE seq = 75"], {(0, "events", "x")}),
+    "no number": (["UPDATE events SET seq = 'x' WHERE seq = 74"], {(0, "events", "x")}),
     "no memory of what was trimmed": (["DELETE FROM trimmed"], {(0, "trimmed", "1")}),
-    "an event that is not JSON": (["UPDATE events SET data = '{' WHERE seq = 75"], {(0, "events", "75")}),
-    "an event that is no object": (["UPDATE events SET data = '[]' WHERE seq = 75"], {(0, "events", "75")}),
-    "an event without a kind": (["UPDATE events SET kind = NULL WHERE seq = 75"], {(0, "events", "75")}),
-    "an event of nobody": ([event(76, "intent.detected", intent_id="nobody")], {(0, "events", "76")}),
-    "an event of no intent": ([event(76, "intent.detected", intent_id=["x"])], {(0, "events", "76")}),
+    "an event that is not JSON": (["UPDATE events SET data = '{' WHERE seq = 74"], {(0, "events", "74")}),
+    "an event that is no object": (["UPDATE events SET data = '[]' WHERE seq = 74"], {(0, "events", "74")}),
+    "an event without a kind": (["UPDATE events SET kind = NULL WHERE seq = 74"], {(0, "events", "74")}),
+    "an event of nobody": ([event(75, "intent.detected", intent_id="nobody")], {(0, "events", "75")}),
+    "an event of no intent": ([event(75, "intent.detected", intent_id=["x"])], {(0, "events", "75")}),
     "an event that tells another state": (
-        [event(76, "intent.recovery_required", intent_id="intent-10", state="recovery_required")],
+        [event(75, "intent.recovery_required", intent_id="intent-10", state="recovery_required")],
         of_intents(0, 10),
     ),
     "a step back": (
-        [event(76, "intent.reconciling", intent_id="intent-4", state="reconciling")],
+        [event(75, "intent.reconciling", intent_id="intent-4", state="reconciling")],
         of_intents(0, 4),
     ),
     "an acknowledgement that skips the delivery": (
         [
-            event(76, "intent.acknowledged", intent_id="intent-6", state="acknowledged"),
+            event(75, "intent.acknowledged", intent_id="intent-6", state="acknowledged"),
         ],
         of_intents(0, 6) | of_intents(11, 6),
     ),

@@ -124,9 +124,7 @@ async def test_the_handshake_names_the_exact_id_and_hash(url):
         assert (await pane.startup_ready("nobody", "x", "y")).reason is Reason.UNKNOWN_INCARNATION
         assert (await pane.startup_ready(plain.incarnation_id, "x", "y")).reason is Reason.RETIRED_INCARNATION
         other = supervisor.pane("other")
-        assert (
-            await other.startup_ready(replacement.incarnation_id, "x", "y")
-        ).reason is Reason.OTHER_PANE
+        assert (await other.startup_ready(replacement.incarnation_id, "x", "y")).reason is Reason.OTHER_PANE
         assert await replacement.ready() == Applied()
         assert (await replacement.completed(1, "b1")).reason is Reason.OTHER_MODE
 
@@ -288,8 +286,8 @@ async def test_a_harness_without_turn_order_is_reconciled_with_no_process_alive(
         assert workspace.attempts == [(intent.intent_id, False)]
         assert launch.startup.payload == payload_of("B")
         kinds = [event.kind async for event in supervisor.events(follow=False)]
-        assert kinds.index("incarnation.retired") < kinds.index("intent.reconciling") < kinds.index(
-            "intent.materialized"
+        assert (
+            kinds.index("incarnation.retired") < kinds.index("intent.reconciling") < kinds.index("intent.materialized")
         )
 
 
