@@ -485,7 +485,7 @@ CONTRACT_KINDS = {
 def test_followers_hear_of_it_in_the_contracts_words(shape, event):
     taken = step(row(shape), EVENTS[event], NOW)
     kinds = [news.kind for news in taken.events]
-    repeated = (shape, event) == ("L/r", "AcceptHandshake")  # delivered by an earlier attempt: no second delivery
+    repeated = (shape, event) == ("L/r", AcceptHandshake)  # delivered by an earlier attempt: no second delivery
     assert kinds == ([] if NEWS[event] is None or repeated else [NEWS[event]])
     assert set(kinds) <= CONTRACT_KINDS
     for news in taken.events:

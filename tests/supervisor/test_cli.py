@@ -224,7 +224,7 @@ def test_a_store_that_cannot_be_read(command: str, tmp_path: Path) -> None:
 def test_a_damaged_event_ends_the_list(url: str, tmp_path: Path) -> None:
     path = loosened(Path(url.removeprefix("sqlite:///")), tmp_path / "bad.db")
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE events SET data = '{' WHERE seq = 75")
+        connection.execute("UPDATE events SET data = '{' WHERE seq = 74")
     result = run("events", f"sqlite:///{path}")
     assert result.exit_code == 2
     assert "data is not JSON" in result.stderr
