@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from fencepost.actors.intent_state import IntentEvent
 from fencepost.mailbox.mutation import NewDeadLetter, NewEvent
@@ -66,11 +66,13 @@ class Decision:
 
     def plus(self, other: Decision) -> Decision:
         """Both steps as one commit: this one's writes first, `other`'s answer."""
-        return evolve(
-            other,
+        return Decision(
+            answer=other.answer,
             puts=self.puts + other.puts,
             intent_events=self.intent_events + other.intent_events,
             events=self.events + other.events,
             dead_letters=self.dead_letters + other.dead_letters,
             effects=self.effects + other.effects,
+            park=other.park,
+            again=other.again,
         )

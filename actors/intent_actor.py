@@ -11,8 +11,8 @@ If the reconciler raises, this activation dies; the next one finds the row recon
 from __future__ import annotations
 
 import re
-from functools import cache
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Final, get_args
 
 from attrs import evolve
 
@@ -44,10 +44,10 @@ from fencepost.mailbox.records import (
 __all__ = ["Attempt", "IntentActor"]
 
 
-@cache
-def _name_of(event_type: type[IntentEvent]) -> str:
-    """The transition's name in chaos points: `MarkDelivered` is `mark_delivered`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", event_type.__name__).lower()
+_NAMES: Final[Mapping[type, str]] = {
+    event_type: re.sub(r"(?<!^)(?=[A-Z])", "_", event_type.__name__).lower() for event_type in get_args(IntentEvent)
+}
+"""The transitions' names in chaos points: `MarkDelivered` is `mark_delivered`."""
 
 
 class Attempt:
@@ -169,7 +169,7 @@ class IntentActor(Actor):
         if fenced is not None:
             await self._refuse(envelope, fenced, message.part.label, message.now)
             return
-        name = _name_of(type(message.event))
+        name = _NAMES[type(message.event)]
         taken = step(self._current(), message.event, message.now)
         own = Mutation(label=f"intent.{name}", puts=taken.puts, events=taken.events)
         self.reached(name, "decided")
@@ -179,9 +179,9 @@ class IntentActor(Actor):
         if starts_attempt(message.event, taken.after):
             resumed = taken.after.resolution is not None
             self._begin_attempt(taken.after, resumed=resumed)
-        if any(isinstance(record, ProjectionRecord) for record in taken.puts):
-            self.spawn(self._project)
         self.answer(envelope, puts)
+        if any(isinstance(record, ProjectionRecord) for record in taken.puts):
+            await self._begin_projection()
 
     async def _commit(self, message: Join, mutation: Mutation) -> tuple[Record, ...]:
         """Commit the joint mutation here, or let the last of the chain do it; answers everything that was put."""
@@ -283,6 +283,13 @@ class IntentActor(Actor):
                 return
 
     # -- the transcript projection (contract I-17) --
+
+    async def _begin_projection(self) -> None:
+        """The built-in one is a single commit, made on the spot; a bridge's takes as long as it takes."""
+        if self.system.transcript is None:
+            await self._project()
+        else:
+            self.spawn(self._project)
 
     async def _project(self) -> None:
         """Make the owed projection; a failure is an event and changes nothing else, a later activation tries again."""

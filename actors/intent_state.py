@@ -1,4 +1,4 @@
-"""The intent protocol: one row, sixteen codes, and what each event does to them.  Pure.
+"""The intent protocol: one row, seventeen codes, and what each event does to them.  Pure.
 
 Theory of operation
 ===================

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final, TypeVar
 
 import trio
@@ -201,8 +201,8 @@ class PaneActor(Actor):
             await self._commit(
                 "recover", give_up(self.state, reason, self.system.limits, now, self._mint, replace=True)
             )
-        elif self.state.live is None and self.state.latest is not None and self.state.latest.relaunch:
-            self._start_relaunching()
+        else:
+            self._resume_relaunching()
 
     async def _ensure_attempt(self, intent_id: str) -> None:
         await self.system.ask(f"intent:{intent_id}", EnsureAttempt())
@@ -487,9 +487,7 @@ class PaneActor(Actor):
         await self._commit("reconciled", decision, message.activation)
         self.answer(envelope, decision.answer)
         self._recheck = True
-        latest = self.state.latest
-        if latest is not None and latest.relaunch:
-            self._start_relaunching()
+        self._resume_relaunching()
 
     async def _attempt_failed(self, envelope: Envelope) -> None:
         """The reconciler raised: nobody waits for it any longer, and nobody is let through."""
@@ -531,6 +529,7 @@ class PaneActor(Actor):
         now = self.system.clock.now_ns()
         decision = decide_resolve(self.state, message.intent_id, message.resolution, message.by, now)
         await self._decide(envelope, decision)
+        self._resume_relaunching()
 
     async def _rearm(self, envelope: Envelope) -> None:
         message = envelope.message
@@ -651,6 +650,11 @@ class PaneActor(Actor):
             envelope.reply.fail(error)
         self._held.remove(envelope)
 
+    def _resume_relaunching(self) -> None:
+        """Go on with a replacement that had to wait, or that an earlier activation had begun."""
+        if self.state.latest is not None and self.state.latest.relaunch:
+            self._start_relaunching()
+
     def _start_relaunching(self) -> None:
         if self.system.launcher is not None and self._relaunching is None and self.state.live is None:
             self._relaunching = self.spawn(self._replace)
@@ -728,7 +732,7 @@ def _batch_key(call: ToolBoundary) -> tuple[str, str, str]:
     return (call.incarnation_id, "" if call.turn is None else call.turn.id, call.batch_id)
 
 
-def _only(record_type: type[R], rows: list[Record]) -> list[R]:
+def _only(record_type: type[R], rows: Sequence[Record]) -> list[R]:
     """The rows of a query, typed; a store that answers another class is corrupt."""
     for row in rows:
         if not isinstance(row, record_type):

@@ -173,7 +173,13 @@ class PaneState:
             if known.intent_id != intent.intent_id or not intent.resolved
         )
         same_tail = bool(kept) and kept[-1].intent_id == self.intents[-1].intent_id
-        return evolve(self, intents=kept, tail_triggers=self.tail_triggers if same_tail or not kept else None)
+        return PaneState(
+            pane_id=self.pane_id,
+            latest=self.latest,
+            intents=kept,
+            seq_last=self.seq_last,
+            tail_triggers=self.tail_triggers if same_tail or not kept else None,
+        )
 
 
 # -- who speaks, and refusals ------------------------------------------------------------------------------------

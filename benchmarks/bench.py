@@ -71,6 +71,7 @@ from fencepost.supervisor.supervisor import Pane
 
 BUILD: Final = Path(__file__).resolve().parent.parent / "build"
 TRANSITIONS_PER_LIFE: Final = 10
+IDS_PER_LIFE: Final = 16
 MUTATIONS_PER_COMMIT: Final = 64
 PAYLOAD_BYTES: Final = 512
 RARELY: Final = Options(idle_seconds=3600.0)
@@ -120,7 +121,12 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def new_payload(fresh: Callable[[], str] = new_id) -> bytes:
+def ids_made(count: int) -> Callable[[], str]:
+    """Return what hands out so many fresh ids; making them is no cost of the runtime's."""
+    return iter([new_id() for _ in range(count)]).__next__
+
+
+def new_payload(fresh: Callable[[], str]) -> bytes:
     """Return a payload like no other."""
     head = f"The base moved ({fresh()}). Read these files again: "
     return (head + secrets.token_hex(PAYLOAD_BYTES // 2))[:PAYLOAD_BYTES].encode()
@@ -130,7 +136,7 @@ def new_payload(fresh: Callable[[], str] = new_id) -> bytes:
 class Reconciler:
     """Answers at once; what a real one does to files is not the runtime's cost."""
 
-    fresh: Callable[[], str] = new_id
+    fresh: Callable[[], str]
 
     async def reconcile(self, attempt: Any) -> Reconciled:
         fresh = self.fresh
@@ -144,7 +150,7 @@ class Liver:
 
     pane: Pane
     incarnation_id: str
-    fresh: Callable[[], str] = new_id
+    fresh: Callable[[], str]
     samples: list[float] | None = None
     """Seconds of each transition, in order, if they are wanted."""
     turns: Iterator[int] = field(factory=lambda: itertools.count(1))
@@ -384,11 +390,13 @@ def one_pane(url: str, lives: int) -> list[float]:
     """Seconds of each transition of one pane that lives through one intent after the other."""
     samples: list[float] = []
 
+    fresh = ids_made((lives + 1) * IDS_PER_LIFE)
+
     async def run() -> None:
-        async with open_supervisor(url, reconciler=Reconciler(), options=RARELY) as supervisor:
-            warm = await launched(supervisor.pane(new_id()))
+        async with open_supervisor(url, reconciler=Reconciler(fresh), options=RARELY) as supervisor:
+            warm = await launched(supervisor.pane(new_id()), fresh=fresh)
             await warm.live()
-            liver = await launched(supervisor.pane(new_id()), samples=samples)
+            liver = await launched(supervisor.pane(new_id()), fresh=fresh, samples=samples)
             for _ in range(lives):
                 await liver.live()
 
@@ -399,6 +407,7 @@ def one_pane(url: str, lives: int) -> list[float]:
 def many_panes(url: str, panes: int, lives: int) -> float:
     """Transitions a second of so many panes that live at the same time."""
     rate = 0.0
+    fresh = ids_made(panes * lives * IDS_PER_LIFE)
 
     async def all_of(liver: Liver) -> None:
         for _ in range(lives):
@@ -409,9 +418,9 @@ def many_panes(url: str, panes: int, lives: int) -> float:
         livers: list[Liver] = []
 
         async def launch(pane: Pane) -> None:
-            livers.append(await launched(pane))
+            livers.append(await launched(pane, fresh=fresh))
 
-        async with open_supervisor(url, reconciler=Reconciler(), options=RARELY) as supervisor:
+        async with open_supervisor(url, reconciler=Reconciler(fresh), options=RARELY) as supervisor:
             async with trio.open_nursery() as nursery:
                 for _ in range(panes):
                     nursery.start_soon(launch, supervisor.pane(new_id()))
@@ -437,7 +446,7 @@ def boundaries(url: str, times: int) -> tuple[list[float], list[float]]:
         assert isinstance(answer, Allow), answer
 
     async def run() -> None:
-        async with open_supervisor(url, reconciler=Reconciler(), options=RARELY) as supervisor:
+        async with open_supervisor(url, reconciler=Reconciler(new_id), options=RARELY) as supervisor:
             pane = supervisor.pane(new_id())
             incarnation_id = (await pane.launch("bench")).incarnation_id
             for ordinal in range(1, times + 1):

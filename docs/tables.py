@@ -1,10 +1,11 @@
 # ruff: noqa: INP001 - a script, not a package
-"""Render the intent protocol's tables from the code, for README.
+"""Render the tables of README that come from the code: the intent protocol's, and the list of chaos points.
 
     python docs/tables.py --check README.md     exit 1 if a table in README is not the code's
     python docs/tables.py --write README.md     replace each table by the code's
 
-A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; each name in `TABLES` must stand there once.
+A table stands between `<!-- table:NAME -->` and `<!-- /table -->`; each name in `TABLES` must stand there once, each
+in `RUNTIME_TABLES` once or not at all.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import Final, get_args
 
 import click
 
-from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Relation
+from fencepost.actors import calls, intent_actor, pane_actor
+from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Plan, Relation
+from fencepost.supervisor.chaos import BOUNDARIES
 
-__all__ = ["TABLES", "main", "replaced"]
+__all__ = ["RUNTIME_TABLES", "TABLES", "chaos_groups", "main", "replaced"]
 
 CODES: Final[Mapping[Code, tuple[str, str, str]]] = {
     Code.D: ("detected", "none", "bound to nothing; later compatible transitions still coalesce into it"),
@@ -75,6 +78,60 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 
+# -- chaos points --------------------------------------------------------------------------------------------------
+
+LINE: Final = ("enqueued", "begun", "written", "committed")
+"""The boundaries of whatever the mutation line commits."""
+
+
+def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
+    """Return what passes points, the transitions there are of it, and the boundaries such a transition can pass."""
+    pane_source, intent_source = inspect.getsource(pane_actor), inspect.getsource(intent_actor)
+    to_intent = set(re.findall(r"case (\w+)\(\)", inspect.getsource(intent_actor.IntentActor.handle)))
+    messages = {name: message for name in calls.__all__ if "CALL" in vars(message := getattr(calls, name))}
+    pane_calls = [message.CALL for name, message in messages.items() if name not in to_intent]
+    silent = [message.CALL for name, message in messages.items() if name in to_intent and name != "PlanAttempt"]
+    events = [snake(event.__name__) for event in get_args(IntentEvent) if event is not Plan]
+    of_its_own = set(re.findall(r'_commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
+    on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
+    deciding = ("decided", *LINE, "applied")
+    return [
+        ("a pane serves a call", named("pane", pane_calls), BOUNDARIES),
+        ("a pane does something unasked", named("pane", of_its_own), deciding),
+        ("an event happens to an intent, together with the pane's part", named("intent", events), deciding),
+        ("a reconciler plans", named("intent", ["plan"]), BOUNDARIES),
+        ("a reconciler has answered", named("intent", ["reconcile"]), ("decided",)),
+        ("a pane speaks to an intent", named("intent", silent), ("received", "answered")),
+        ("an intent commits on its own", named("intent", on_the_line), LINE),
+        ("the supervisor tells of an actor", named("supervisor", ["crashed", "quarantined", "revived"]), LINE),
+    ]
+
+
+def chaos_points() -> str:
+    """Render the transitions at whose boundaries a `Chaos` can kill."""
+    rows = [
+        [what, ", ".join(f"`{name}`" for name in names), ", ".join(boundaries)]
+        for what, names, boundaries in chaos_groups()
+    ]
+    return markdown(("passed when", "transitions", "boundaries"), rows)
+
+
+def named(kind: str, transitions: Iterable[str]) -> list[str]:
+    """Return the transitions as points name them, in order."""
+    return sorted(f"{kind}.{transition}" for transition in transitions)
+
+
+def snake(name: str) -> str:
+    """Return a class's name as points write it: `MarkDelivered` is `mark_delivered`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {"chaos-points": chaos_points}
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+
 def first_sentence(documented: type) -> str:
     """Return the first sentence of a docstring, on one line and without references to notes README does not show."""
     text = " ".join((inspect.getdoc(documented) or "").split())
@@ -90,10 +147,12 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def replaced(text: str) -> str:
     """Return `text` with every table replaced by the code's; raise `ClickException` where one has no place."""
-    for name, render in TABLES.items():
+    for name, render in {**TABLES, **RUNTIME_TABLES}.items():
         pattern = re.compile(rf"(<!-- table:{re.escape(name)} -->\n).*?(<!-- /table -->)", re.DOTALL)
         before, *found = pattern.split(text)
         count = len(found) // 3
+        if count == 0 and name in RUNTIME_TABLES:
+            continue
         if count != 1:
             raise click.ClickException(f"table {name} must stand there once, between its markers, not {count} times")
         opening, closing, after = found

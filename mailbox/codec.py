@@ -32,7 +32,6 @@ __all__ = [
     "decode_dead_letter",
     "decode_event",
     "encode_dead_letter",
-    "encode_event",
     "encode_numbered_event",
     "plain",
     "require_storable",
@@ -54,8 +53,8 @@ class Unstorable(ValueError):  # noqa: N818
     """A value that no store can keep as it is, such as an int over 64 bits or a lone surrogate."""
 
 
-UNSTORABLE: Final = (Unstorable, OverflowError, UnicodeEncodeError, TypeError)
-"""What encoding a value raises when the value, not the store, is at fault."""
+UNSTORABLE: Final = (Unstorable, OverflowError, UnicodeEncodeError, TypeError, AttributeError)
+"""What encoding a value raises when the value (or its type, where nobody checked it), not the store, is at fault."""
 
 
 @frozen
@@ -195,22 +194,18 @@ def _mapping_as_dict(value: object) -> object:
     raise TypeError(f"event data holds a {type(value).__name__}")
 
 
-def encode_numbered_event(seq: int, event: NewEvent) -> tuple[Row, Event]:
-    """Return the event's row, and the event as whoever reads that row will see it.
+def encode_numbered_event(seq: int, event: NewEvent | Event) -> tuple[Row, Event]:
+    """Return the event's row with `data` as JSON text, and the event as whoever reads that row will see it.
 
     Raises one of `UNSTORABLE` if it cannot be kept.
     """
-    text = encode_event(event)[3]
-    stored = Event(seq=seq, at=event.at, kind=event.kind, address=event.address, data=orjson.loads(text))
-    return (seq, event.at, event.kind, event.address, text), stored
-
-
-def encode_event(event: NewEvent) -> tuple[int, str, str, str]:
-    """Return `(at, kind, address, data)` with `data` as JSON text; raises one of `UNSTORABLE` if that cannot be."""
-    require_storable(event.at)
-    require_storable(event.kind)
-    require_storable(event.address)
-    return event.at, event.kind, event.address, orjson.dumps(event.data, default=_mapping_as_dict).decode()
+    at, kind, address = event.at, event.kind, event.address
+    if not (kind.isascii() and address.isascii() and INTEGER_MIN <= at <= INTEGER_MAX):
+        for value in (at, kind, address):
+            require_storable(value)
+    data = orjson.dumps(event.data, default=_mapping_as_dict)
+    stored = Event(seq=seq, at=at, kind=kind, address=address, data=orjson.loads(data))
+    return (seq, at, kind, address, data.decode()), stored
 
 
 def decode_event(row: Sequence[object], where: str) -> Event:

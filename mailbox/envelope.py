@@ -60,8 +60,8 @@ class ReplySlot(Generic[T]):
 
         Cancelling stops the waiting only: what was asked for goes on, and the answer is lost.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
         if self._outcome is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
             return self._outcome.unwrap()
         if self._waiter is not None:
             raise trio.BusyResourceError("another task already waits for this answer")

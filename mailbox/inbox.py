@@ -88,7 +88,8 @@ class Inbox(Generic[T]):
 
         A second task that gets while one is waiting raises trio.BusyResourceError.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._items or self._closed:
+            await trio.lowlevel.checkpoint_if_cancelled()
         if self._items:
             item = self._items.popleft()
             if self._putters:

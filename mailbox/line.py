@@ -32,6 +32,9 @@ With crash points
 Given `crash_points`, the line must pass the same points in the same order whenever the same things are asked of it.
 So every mutation is a batch of its own and every call blocks the trio thread until its batch is done.  Timing is not
 what it is in production then; the code in the line thread and in the store is.
+
+A *quick* store (memory) is served the same way, crash points or not: it has nothing to wait for, and a trio clock that
+jumps when every task sleeps must not take the thread's work for idleness.
 """
 
 from __future__ import annotations
@@ -107,7 +110,8 @@ class MutationLine:
         self._on_committed = on_committed
         self._crash_points = crash_points
         self._events_kept_max = events_kept_max
-        self._batch_max = 1 if crash_points is not None else batch_max
+        self._blocking = crash_points is not None or store.quick
+        self._batch_max = 1 if self._blocking else batch_max
         self._phase = _Phase.NEW
         self._thread: threading.Thread | None = None
         self._fault: StoreFault | None = None
@@ -133,12 +137,17 @@ class MutationLine:
         self._token = trio.lowlevel.current_trio_token()
         self._thread_ended = trio.Event()
         self._opened = trio.Event()
+        self._opened_anyhow = threading.Event()
         self._watch_scope = trio.CancelScope()
         self._thread = threading.Thread(target=self._run_thread, name=f"fencepost line of {self._store.url}")
         self._thread.start()
         trio.lowlevel.spawn_system_task(self._close_with_run)
         try:
-            await self._opened.wait()
+            if self._blocking:
+                self._opened_anyhow.wait()
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._opened.wait()
         except BaseException:
             self._stop()
             raise
@@ -169,6 +178,9 @@ class MutationLine:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._crash_points is not None:
             return self._commit_blocking(mutation)
+        if self._blocking:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return cast("tuple[Event, ...]", self._call_blocking(mutation))
         return cast("tuple[Event, ...]", await self._call(mutation))
 
     async def load(self, *queries: Query[R]) -> list[list[R]]:
@@ -198,7 +210,8 @@ class MutationLine:
             self._phase = _Phase.CLOSING
             return
         self._stop()
-        await self._thread_ended.wait()
+        if not self._blocking:
+            await self._thread_ended.wait()
         self._thread.join()
 
     def kill(self, cause: BaseException) -> None:
@@ -226,7 +239,7 @@ class MutationLine:
 
     async def _ask(self, job: Job) -> object:
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._crash_points is not None:
+        if self._blocking:
             return self._call_blocking(job)
         return await self._call(job)
 
@@ -339,14 +352,18 @@ class MutationLine:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, *arguments)
 
+    def _say_opened(self) -> None:
+        self._opened_anyhow.set()
+        self._tell(self._opened.set)
+
     async def _serve(self) -> None:
         try:
             await self._store.open(self._events_kept_max)
         except BaseException as error:  # noqa: BLE001 - raised by start()
             self._opening_error = error
-            self._tell(self._opened.set)
+            self._say_opened()
             return
-        self._tell(self._opened.set)
+        self._say_opened()
         try:
             await self._store.serve(self._work)
         except BaseException as error:  # noqa: BLE001 - told to every later caller
@@ -402,10 +419,10 @@ class MutationLine:
         self._pass_point(f"{label}/{boundary}")
 
     def _answer(self, entries: Sequence[_Entry], answers: Sequence[Answer]) -> None:
-        if self._crash_points is None:
-            self._tell(self._deliver, entries, answers)
-        else:
+        if self._blocking:
             self._blocking_answers.put(answers)
+        else:
+            self._tell(self._deliver, entries, answers)
 
     def _answer_rest(self) -> None:
         """Once the store is closed: answer the calls of a killed runtime, and those nobody took."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from fencepost.mailbox.records import Record
 
@@ -115,8 +115,8 @@ class Mutation:
 
     def joined(self, other: Mutation) -> Mutation:
         """This mutation's writes, then `other`'s, as one; the label is `other`'s, whose actor commits it."""
-        return evolve(
-            other,
+        return Mutation(
+            label=other.label,
             guards=self.guards + other.guards,
             puts=self.puts + other.puts,
             deletes=self.deletes + other.deletes,

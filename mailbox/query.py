@@ -17,7 +17,7 @@ from fencepost.mailbox.records import Record
 
 __all__ = ["NOT_NULL", "Present", "Query"]
 
-R = TypeVar("R", bound=Record)
+R_co = TypeVar("R_co", bound=Record, covariant=True)
 
 
 class Present(Enum):
@@ -31,7 +31,7 @@ NOT_NULL: Final = Present.NOT_NULL
 
 
 @frozen
-class Query(Generic[R]):
+class Query(Generic[R_co]):
     """Records of `record_type`, every one for which all of `where` holds.
 
     A `where` value is a scalar (equal to it), None (absent), `NOT_NULL` (present) or a tuple of scalars (one of them).
@@ -40,7 +40,7 @@ class Query(Generic[R]):
     store could hold, is a ValueError.
     """
 
-    record_type: type[R]
+    record_type: type[R_co]
     where: Mapping[str, object] = field(factory=dict)
     order_by: tuple[str, ...] = ()
     descending: bool = field(default=False, kw_only=True)

@@ -235,7 +235,7 @@ class Runtime:
         fault = self.line.fault
         if fault is not None and isinstance(fault.__cause__, RuntimeKilled):
             raise StoreFault(str(fault)) from fault.__cause__
-        counts = await self._host.to_thread(self._count)
+        counts = self._count() if self._store.quick else await self._host.to_thread(self._count)
         return RuntimeStatus(
             panes=counts.panes,
             awake=len(self._registry.awake),

@@ -125,7 +125,8 @@ class PaneModel:
         self.answers: dict[int, tuple[tuple, int]] = {}
         """What callers who waited were told, by their names, and after how many commits."""
         self.stages: list[Durable] = []
-        self.told_at = 0
+        self.told_at: int | None = None
+        """After how many commits the caller of this step had its answer, if not after all of them."""
 
     # -- looking --
 
@@ -163,6 +164,7 @@ class PaneModel:
         """A step of the machine begins: what a death in it may leave counts from here."""
         self.stages = [copy.deepcopy(self.now)]
         self.answers = {}
+        self.told_at = None
 
     def commit(self) -> None:
         self.stages.append(copy.deepcopy(self.now))

@@ -140,6 +140,7 @@ class GatedStore:
     """A store that lets a test hold a batch, look at it and break it; everything else is the store it wraps."""
 
     def __init__(self, store: Store) -> None:
+        self.quick = False  # its gate is worth waiting for, whatever is behind it
         self.store = store
         self.url = store.url
         self.gate = threading.Event()

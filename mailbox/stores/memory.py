@@ -25,7 +25,6 @@ from fencepost.mailbox.codec import (
     codec_of,
     decode_dead_letter,
     encode_dead_letter,
-    encode_event,
     encode_numbered_event,
     plain,
     require_storable,
@@ -38,7 +37,6 @@ from fencepost.mailbox.mutation import (
     Guard,
     Mutation,
     NewDeadLetter,
-    NewEvent,
     Unchanged,
 )
 from fencepost.mailbox.query import NOT_NULL, Query
@@ -185,6 +183,7 @@ class MemoryStore:
 
     def __init__(self, name: str | None = None) -> None:
         self.url = f"memory://{name or ''}"
+        self.quick = True
         self._name = name
         self._rows: _Rows | None = None
         self._owning = False
@@ -445,7 +444,7 @@ def _raw(rows: _Rows, table: str) -> Iterator[dict[str, object]]:
     """Yield the rows of `table` as a store with columns would hold them."""
     if table == "events":
         for event in rows.events:
-            yield dict(zip(EVENT_COLUMNS, (event.seq, *encode_event(cast("NewEvent", event))), strict=True))
+            yield dict(zip(EVENT_COLUMNS, encode_numbered_event(cast("int", event.seq), event)[0], strict=True))
     elif table == "dead_letters":
         for letter in rows.dead_letters:
             row = (letter.seq, *encode_dead_letter(cast("NewDeadLetter", letter)))

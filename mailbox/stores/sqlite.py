@@ -167,6 +167,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, *, url: str | None = None, busy_seconds: float = BUSY_SECONDS) -> None:
         self.url = url or f"sqlite:///{path}"
+        self.quick = False
         self._path = path
         self._busy_seconds = busy_seconds
         self._lock: int | None = None

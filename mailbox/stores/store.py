@@ -104,6 +104,11 @@ class Store(Protocol):
         """The URL it was made from."""
         ...
 
+    @property
+    def quick(self) -> bool:
+        """Whether a batch takes no longer than waiting for it would: nothing to sync, nothing to read from a disk."""
+        ...
+
     async def open(self, events_kept_max: int) -> None:
         """Take ownership and make ready; on an error nothing stays open or owned.
 

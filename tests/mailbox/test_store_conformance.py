@@ -169,6 +169,7 @@ REFUSED = {
     "a lone surrogate": ([], intent(reason="\ud800"), ("intents", "intent-1")),
     "a lone surrogate in an update": ([intent()], intent().next(reason="\udfff"), ("intents", "intent-1")),
     "a float": ([], intent(detected_at=1.5), ("intents", "intent-1")),
+    "a word that is no enum's": ([], intent(state="detected"), ("intents", "intent-1")),
     "a list": ([], intent(reason=["x"]), ("intents", "intent-1")),
 }
 

@@ -9,7 +9,8 @@ wrote.  A rule that is wrong there is wrong here, and shows.
 
     ledger   the durable half: rows, and each transaction a pure decision makes of them
     laws     what must hold after every transaction, whatever led to it
-    world    the rest: harness process, hooks, messages, files, host, human; which steps are possible in a state
+    world    the rest: harness process, hooks, messages, host, human; which steps are possible in a state; what is
+             assumed of a host and an adapter
     search   breadth first over all states; the least faulty and then shortest way to each; the way to a good end
     story    a counterexample, told in numbered sentences with the rows' codes after each
     faults   deliberate mistakes, patched into the shipped modules at run time, to see that they are caught
@@ -20,8 +21,10 @@ that reconciles; a human who resolves, rearms and discards.  A process that ends
 long as there is anything to explore: neither is bounded.
 
 **Messages** are a soup: what was said once may arrive at any time from then on, never, or again and again.  One rule
-covers the lost, the doubled, the late and the overtaken message.  What a *retired* incarnation has said stays in the
-soup too; since the fence must stop all of it, it is not part of the state but tried in every state (`Ledger.probe`).
+covers the lost, the doubled, the late and the overtaken message.  (Tool calls that arrive again are the one thing about
+which something must be assumed; see `world`, and `--strays` for what happens otherwise.)  What a *retired* incarnation
+has said stays in the soup too; since the fence must stop all of it, it is not part of the state but tried in every
+state (`Ledger.probe`).
 
 **Time and names.**  No rule compares times or names except for equality and order, so states that differ in nothing
 else are one state: after each step turns are renumbered by rank, the latest incarnation gets one fixed name, every

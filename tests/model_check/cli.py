@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from fencepost.actors.intent_state import TABLE
 from model_check.faults import FAULTS, deliberate
 from model_check.search import Found, explore
 from model_check.story import told
@@ -95,6 +96,11 @@ def _check(size: Bounds, *, quiet: bool) -> int:
     click.echo(
         f"{found.states:,} states, {found.transitions:,} transitions, {found.good_ends:,} good ends, "
         f"up to {found.faults} faults{', everything there is' if found.complete else ''}, {found.seconds:.1f} s"
+    )
+    untaken = sorted(f"{code} {event.__name__}" for code, event in TABLE.keys() - world.ledger.taken)
+    click.echo(
+        f"{len(TABLE) - len(untaken)} of {len(TABLE)} rows of the transition table taken"
+        + (f"; not taken: {', '.join(untaken)}" if untaken else "")
     )
     if found.counterexample is None:
         click.echo("every law holds, and from every state a good end can be reached without a further fault")

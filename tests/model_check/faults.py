@@ -6,7 +6,7 @@ so what is checked is the shipped code with exactly one thing wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeAlias
 from unittest import mock
@@ -44,7 +44,7 @@ def deliberate(name: str) -> AbstractContextManager[None]:
     return FAULTS[name]()
 
 
-def _fault(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
+def _fault(make: Callable[[], Generator[None]]) -> Callable[[], Generator[None]]:
     FAULTS[make.__name__.removeprefix("_").replace("_", "-")] = contextmanager(make)
     return make
 
@@ -73,11 +73,26 @@ def _launching(change: Callable[[Decision], Decision]) -> AbstractContextManager
     return mock.patch.object(incarnation_state, "decide_launch", lambda *asked: change(real(*asked)))
 
 
+def _resolving(attended: Callable[[PaneState], bool]) -> AbstractContextManager[object]:
+    """Resolutions decided as shipped, with another idea of when a process has to be minded."""
+    real = pane_state.decide_resolve
+
+    def decide(state: PaneState, intent_id: str, resolution: str, by: str, now: int) -> Decision:
+        decision = real(state, intent_id, resolution, by, now)
+        changed = [
+            (intent, evolve(event, attended=attended(state)) if isinstance(event, Resolve) else event)
+            for intent, event in decision.intent_events
+        ]
+        return evolve(decision, intent_events=tuple(changed))
+
+    return mock.patch.object(pane_state, "decide_resolve", decide)
+
+
 # -- acknowledging too early -----------------------------------------------------------------------------------------
 
 
 @_fault
-def _acknowledge_without_completion() -> Iterator[None]:
+def _acknowledge_without_completion() -> Generator[None]:
     """A later turn is taken for proof, though the blocked batch was never reported complete."""
     with (
         _verdict(Code.L_OPEN, Relation.LATER_TURN, Verdict.ACKNOWLEDGE),
@@ -87,21 +102,21 @@ def _acknowledge_without_completion() -> Iterator[None]:
 
 
 @_fault
-def _acknowledge_in_the_same_turn() -> Iterator[None]:
+def _acknowledge_in_the_same_turn() -> Generator[None]:
     """A new batch of the same turn is taken for a later turn."""
     with _verdict(Code.L_COMPLETE, Relation.SAME_TURN, Verdict.ACKNOWLEDGE):
         yield
 
 
 @_fault
-def _acknowledge_by_a_sibling() -> Iterator[None]:
+def _acknowledge_by_a_sibling() -> Generator[None]:
     """A sibling of the blocked call is taken for a later turn."""
     with _verdict(Code.L_COMPLETE, Relation.SAME_BATCH, Verdict.ACKNOWLEDGE):
         yield
 
 
 @_fault
-def _forget_the_offer_mark() -> Iterator[None]:
+def _forget_the_offer_mark() -> Generator[None]:
     """A completed batch counts as delivered although no call of it was ever given the payload."""
 
     def judge_call(intent: IntentRecord, relation: Relation) -> Verdict:
@@ -112,7 +127,7 @@ def _forget_the_offer_mark() -> Iterator[None]:
 
 
 @_fault
-def _acknowledge_on_the_handshake_alone() -> Iterator[None]:
+def _acknowledge_on_the_handshake_alone() -> Generator[None]:
     """The replacement's ready report acknowledges, before the model had a turn."""
     real = intent_state.transition
 
@@ -125,7 +140,7 @@ def _acknowledge_on_the_handshake_alone() -> Iterator[None]:
 
 
 @_fault
-def _acknowledge_without_the_echo() -> Iterator[None]:
+def _acknowledge_without_the_echo() -> Generator[None]:
     """The first call of a replacement acknowledges, whatever startup delivery it echoes."""
 
     def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
@@ -138,7 +153,7 @@ def _acknowledge_without_the_echo() -> Iterator[None]:
 
 
 @_fault
-def _acknowledge_without_the_handshake() -> Iterator[None]:
+def _acknowledge_without_the_handshake() -> Generator[None]:
     """The right echo acknowledges a payload delivered before, though this startup was never accepted."""
 
     def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
@@ -160,17 +175,17 @@ def _acknowledge_without_the_handshake() -> Iterator[None]:
 
 
 @_fault
-def _drop_the_fence() -> Iterator[None]:
+def _drop_the_fence() -> Generator[None]:
     """What a retired incarnation says counts."""
     with (
-        mock.patch.object(boundary, "judge_speaker", lambda _pane, _speaker: None),
-        mock.patch.object(pane_state, "judge_speaker", lambda _pane, _speaker: None),
+        mock.patch.object(boundary, "judge_speaker", return_value=None),
+        mock.patch.object(pane_state, "judge_speaker", return_value=None),
     ):
         yield
 
 
 @_fault
-def _mark_delivered_from_another_batch() -> Iterator[None]:
+def _mark_delivered_from_another_batch() -> Generator[None]:
     """A mark_delivered counts whatever batch it names."""
     real = intent_state.judge_mark_delivered
 
@@ -182,7 +197,7 @@ def _mark_delivered_from_another_batch() -> Iterator[None]:
 
 
 @_fault
-def _complete_the_nearest_batch() -> Iterator[None]:
+def _complete_the_nearest_batch() -> Generator[None]:
     """A completion report counts whatever batch it names."""
     real = intent_state.judge_batch_completed
 
@@ -196,7 +211,7 @@ def _complete_the_nearest_batch() -> Iterator[None]:
 
 
 @_fault
-def _carry_the_completion_into_a_restart() -> Iterator[None]:
+def _carry_the_completion_into_a_restart() -> Generator[None]:
     """A bind to a replacement keeps the soft batch's proof beside its own."""
     real = intent_state.transition
 
@@ -212,7 +227,7 @@ def _carry_the_completion_into_a_restart() -> Iterator[None]:
 
 
 @_fault
-def _keep_the_marker_of_the_retired() -> Iterator[None]:
+def _keep_the_marker_of_the_retired() -> Generator[None]:
     """A retirement leaves the marker where it is."""
     real = IncarnationRecord.next
 
@@ -229,7 +244,7 @@ def _keep_the_marker_of_the_retired() -> Iterator[None]:
 
 
 @_fault
-def _allow_siblings_while_reconciling() -> Iterator[None]:
+def _allow_siblings_while_reconciling() -> Generator[None]:
     """A call that finds the files being reconciled is let pass."""
 
     def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
@@ -242,7 +257,7 @@ def _allow_siblings_while_reconciling() -> Iterator[None]:
 
 
 @_fault
-def _allow_what_was_blocked() -> Iterator[None]:
+def _allow_what_was_blocked() -> Generator[None]:
     """Once nothing is pending, even the rest of a blocked batch may run."""
 
     def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
@@ -253,7 +268,7 @@ def _allow_what_was_blocked() -> Iterator[None]:
 
 
 @_fault
-def _lose_a_pass() -> Iterator[None]:
+def _lose_a_pass() -> Generator[None]:
     """A batch that was let pass is forgotten; its next call binds it, while the first one runs."""
 
     def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
@@ -266,7 +281,7 @@ def _lose_a_pass() -> Iterator[None]:
 
 
 @_fault
-def _bind_a_batch_blocked_before() -> Iterator[None]:
+def _bind_a_batch_blocked_before() -> Generator[None]:
     """A late call of a batch blocked by an intent now resolved binds the next intent, under a batch that passed."""
 
     def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
@@ -280,14 +295,16 @@ def _bind_a_batch_blocked_before() -> Iterator[None]:
 
 
 @_fault
-def _resolve_under_a_running_batch() -> Iterator[None]:
+def _resolve_under_a_running_batch() -> Generator[None]:
     """A human's resolution goes straight on reconciling, though a process may have a batch under way."""
-    real = Resolve
+    with _resolving(lambda _state: False):
+        yield
 
-    def resolve(**fields: Any) -> Resolve:
-        return real(**{**fields, "attended": False})
 
-    with mock.patch.object(pane_state, "Resolve", resolve):
+@_fault
+def _resolve_under_a_lingering_process() -> Generator[None]:
+    """The same, but only once that process is retired; it may still be there."""
+    with _resolving(lambda state: state.live is not None):
         yield
 
 
@@ -295,7 +312,7 @@ def _resolve_under_a_running_batch() -> Iterator[None]:
 
 
 @_fault
-def _reuse_a_startup_id() -> Iterator[None]:
+def _reuse_a_startup_id() -> Generator[None]:
     """A second attempt is given the startup delivery id of the first."""
     real = incarnation_state.decide_launch
 
@@ -311,28 +328,34 @@ def _reuse_a_startup_id() -> Iterator[None]:
 
 
 @_fault
-def _launch_beside_the_living() -> Iterator[None]:
+def _launch_beside_the_living() -> Generator[None]:
     """A launch does not retire the incarnation that lives."""
     with _launching(lambda decision: evolve(decision, puts=decision.puts[-1:])):
         yield
 
 
 @_fault
-def _launch_plainly_with_a_payload() -> Iterator[None]:
+def _launch_plainly_with_a_payload() -> Generator[None]:
     """A process starts without its startup delivery although one is due."""
 
     def plain(record: Record) -> Record:
         if not isinstance(record, IncarnationRecord):
             return record
-        names = ("intent_id", "delivery_id", "payload_sha256", "epoch", "attempt")
-        return evolve(record, **{f"startup_{name}": None for name in names})
+        return evolve(
+            record,
+            startup_intent_id=None,
+            startup_delivery_id=None,
+            startup_payload_sha256=None,
+            startup_epoch=None,
+            startup_attempt=None,
+        )
 
     with _launching(lambda decision: evolve(decision, puts=tuple(map(plain, decision.puts)), intent_events=())):
         yield
 
 
 @_fault
-def _launch_while_reconciling() -> Iterator[None]:
+def _launch_while_reconciling() -> Generator[None]:
     """A process starts while the payload does not exist yet."""
     real = incarnation_state.check_launch
 
@@ -345,7 +368,7 @@ def _launch_while_reconciling() -> Iterator[None]:
 
 
 @_fault
-def _never_exhaust() -> Iterator[None]:
+def _never_exhaust() -> Generator[None]:
     """The last permitted attempt is given up without a mark, and another one follows."""
     real = incarnation_state.give_up
 
@@ -360,14 +383,14 @@ def _never_exhaust() -> Iterator[None]:
 
 
 @_fault
-def _never_redeliver() -> Iterator[None]:
+def _never_redeliver() -> Generator[None]:
     """A completed batch that was shown no payload stays the bound one: a later turn is told, and never counts."""
     with _verdict(Code.M_COMPLETE, Relation.LATER_TURN, Verdict.PAYLOAD):
         yield
 
 
 @_fault
-def _deliver_twice() -> Iterator[None]:
+def _deliver_twice() -> Generator[None]:
     """A repeated delivery moves the time of the first."""
     real = intent_state.transition
 

@@ -11,12 +11,12 @@ differs in something a rule may depend on.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-from attrs import evolve
+from attrs import evolve, fields
 
 from fencepost.actors import boundary, incarnation_state, intent_state, pane_state
 from fencepost.actors.decision import Decision
@@ -83,7 +83,7 @@ class Call(NamedTuple):
     """One tool call's request, with what the store holds about its batch."""
 
     turn: int
-    index: int
+    nth: int
     named: bool
     admission: int
     echo: bool
@@ -119,9 +119,10 @@ def remembered(
     """Ask once per argument tuple; a broken law is remembered like an answer."""
     name = method.__name__
 
-    @functools.wraps(method)
+    @wraps(method)
     def ask(self: Ledger, *args: _P.args, **_kwargs: _P.kwargs) -> _T:
         memo = self.memos[name]
+        found: Any
         try:
             found = memo[args]
         except KeyError:
@@ -130,11 +131,11 @@ def remembered(
             except Broken as broken:
                 found = broken
             memo[args] = found
-        if found.__class__ is Broken:
+        if isinstance(found, Broken):
             raise found
         return found  # type: ignore[no-any-return]
 
-    return ask
+    return ask  # type: ignore[return-value]
 
 
 class Ledger:
@@ -149,6 +150,8 @@ class Ledger:
         """For each row, the turn and batch it is bound to."""
         self.codes: list[Code | None] = [None]
         self.unresolved: list[bool] = [False]
+        self.taken: set[tuple[Code, type[IntentEvent]]] = set()
+        """Which rows of the shipped transition table were ever taken."""
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -217,31 +220,32 @@ class Ledger:
     @remembered
     def ask(self, store: Store, call: Call) -> Reply:
         """A tool call at its boundary, decided again for as long as the decision says so."""
-        commits: list[Transaction] = []
+        commits: tuple[Transaction, ...] = ()
         for _ in range(4):
-            admission = self._admission(call)
-            decision = self._decide(
-                lambda store=store, admission=admission: boundary.decide_boundary(
-                    self.pane(store),
-                    boundary.Boundary(
-                        call=_tool_boundary(call),
-                        speaker=self.latest(store),
-                        admission=admission,
-                        blocked_by=self._blocked_by(store, admission),
-                        patient=call.patient,
-                        limits=self.limits,
-                        now=NOW,
-                        mint=_Mint(self, store),
-                    ),
-                )
-            )
-            commits.extend(self._committed(store, decision))
+            decision = self._decide(partial(self._asked, store, call))
+            commits += tuple(self._committed(store, decision))
             if commits:
                 store = commits[-1].store
                 call = call._replace(admission=commits[-1].admission or call.admission)
             if not decision.again:
-                return self._reply(store, tuple(commits), decision)
+                return self._reply(store, commits, decision)
         raise Broken("the same call is decided again and again")
+
+    def _asked(self, store: Store, call: Call) -> Decision:
+        admission = self._admission(call)
+        return boundary.decide_boundary(
+            self.pane(store),
+            boundary.Boundary(
+                call=_tool_boundary(call),
+                speaker=self.latest(store),
+                admission=admission,
+                blocked_by=self._blocked_by(store, admission),
+                patient=call.patient,
+                limits=self.limits,
+                now=NOW,
+                mint=_Mint(self, store),
+            ),
+        )
 
     @remembered
     def detect(self, store: Store, how: str) -> Transaction:
@@ -534,7 +538,7 @@ class Ledger:
         return AdmissionRecord(
             incarnation_id=LATEST,
             turn_id=turn.id if call.named else "",
-            batch_id=_batch((call.turn, call.index)),
+            batch_id=_batch((call.turn, call.nth)),
             pane_id=PANE,
             turn_ordinal=turn.ordinal if call.named else None,
             decision=AdmissionDecision.PASS if passed else AdmissionDecision.BLOCK,
@@ -611,6 +615,7 @@ class Ledger:
                 if rows.get(known.intent_id) != known:
                     raise Broken(f"decided on a row of {known.intent_id} that is not the stored one")
                 step = intent_state.step(known, event, NOW)
+                self.taken.add((code_of(known), type(event)))
                 written.extend(step.puts)
                 attempt = attempt or intent_state.starts_attempt(event, step.after)
         except (FencepostError, AssertionError) as error:
@@ -707,7 +712,7 @@ class Ledger:
         return evolve(row, **changes)
 
 
-_TIMES: Final = tuple(attribute.name for attribute in IntentRecord.__attrs_attrs__ if attribute.name.endswith("_at"))
+_TIMES: Final = tuple(attribute.name for attribute in fields(IntentRecord) if attribute.name.endswith("_at"))
 
 
 class _Mint:
@@ -740,29 +745,31 @@ def _batch(place: tuple[int, int]) -> str:
 
 
 def _place(batch_id: str) -> tuple[int, int]:
-    turn, index = batch_id.removeprefix("batch-").split(".")
-    return int(turn), int(index)
+    turn, nth = batch_id.removeprefix("batch-").split(".")
+    return int(turn), int(nth)
 
 
 def _tool_boundary(call: Call) -> ToolBoundary:
     return ToolBoundary(
         incarnation_id=LATEST,
         turn=_turn(call.turn) if call.named else None,
-        batch_id=_batch((call.turn, call.index)),
+        batch_id=_batch((call.turn, call.nth)),
         startup_delivery_id="startup-2" if call.echo else None,
         passed_unseen=call.unseen,  # type: ignore[arg-type]
     )
 
 
 def _transition(how: str) -> BaseTransition:
-    start, end = {"first": ("base-1", "base-2"), "compatible": ("base-2", "base-3")}.get(how, ("base-8", "base-9"))
+    start, end = ("base-8", "base-9") if "incompatible" in how else ("base-2", "base-3")
+    if how.startswith("first"):
+        start, end = "base-1", "base-2"
     return BaseTransition(
         kind=TransitionKind.PARENT_ADVANCE,
         from_base=start,
         to_base=end,
         classification_op="op-view",
-        trigger_op=f"op-{how}",
-        ambiguous="ambiguous" if how == "ambiguous" else None,
+        trigger_op="op-first" if how.startswith("first") else "op-second",
+        ambiguous="ambiguous" if "ambiguous" in how else None,
     )
 
 
@@ -772,13 +779,15 @@ def _outcome(kind: str, intent: IntentRecord) -> Outcome:
     if kind == "diverged":
         return Diverged(reason="ambiguous")
     number = intent.seq
+    covers: tuple[str, ...] = ("intent-2",) if kind == "covering" else ()
+    discovered: tuple[BaseTransition, ...] = (_transition("incompatible"),) if kind == "discovering" else ()
     return Reconciled(
         result_op=f"op-result-{number}",
         workspace_commit=f"commit-{number}",
         payload=f"payload of intent {number}{', other' if kind == 'other bytes' else ''}".encode(),
         anchor=Anchor(f"change-{number}", f"commit-{number}", f"op-result-{number}"),
-        covers=("intent-2",) if kind == "covering" else (),
-        discovered=(_transition("incompatible"),) if kind == "discovering" else (),
+        covers=covers,  # type: ignore[arg-type]  # the field's converter takes any iterable
+        discovered=discovered,  # type: ignore[arg-type]
     )
 
 

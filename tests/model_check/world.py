@@ -1,7 +1,7 @@
 """Everything around the store, and every step that is possible in a state.
 
-A `State` is a store, whether an attempt at reconciling runs, and the latest process.  `World.steps` yields each possible
-step with the state it leads to; a step that breaks a law is yielded with what it broke instead.
+A `State` is a store, whether an attempt at reconciling runs, and the latest process.  `World.steps` yields every step
+that is possible, with the state it leads to; a step that breaks a law is yielded with what it broke instead.
 
 Files need no state of their own.  They may change at any instant from an attempt's plan to its outcome, in as many
 attempts as there are deaths on the way, so in every such state no tool that was let pass may be running.
@@ -78,7 +78,8 @@ class Batch(NamedTuple):
     """A tool batch: what the store holds of it, and what only an onlooker knows."""
 
     turn: int = 1
-    index: int = 1
+    nth: int = 1
+    """Which batch of its turn it is."""
     named: bool = True
     """Whether the adapter could name the turn."""
     admission: int = NO_ADMISSION
@@ -195,10 +196,12 @@ class World:
     def _detections(self, state: State) -> Iterator[Step]:
         if not state.store.first:
             yield from self._try(0, "a base moves: detected", state, "detect", "first")
+            yield from self._try(0, "a base moves, ambiguously: detected", state, "detect", "first, ambiguous")
         elif state.store.detected == UNSEEN and self.bounds.second_intent:
             for how in ("incompatible", "compatible"):
                 yield from self._try(0, f"the base moves again ({how}): detected", state, "detect", how)
-            yield from self._try(1, "the base moves again, ambiguously: detected", state, "detect", "ambiguous")
+                told = f"the base moves again (ambiguous, {how}): detected"
+                yield from self._try(1, told, state, "detect", f"ambiguous, {how}")
 
     # -- the runtime: reconciling, dying, coming back ------------------------------------------------------------
 
@@ -304,7 +307,7 @@ class World:
         number = 1 if head == state.store.first else 2
         batches = process.batches
         for position, batch in enumerate(batches):
-            place = (batch.turn, batch.index)
+            place = (batch.turn, batch.nth)
             if head and batch.printed & _bit(number):
                 yield from self._try(0, "the hook's mark_delivered arrives", state, "mark", number, place)
             if position < len(batches) - 1 and batch.heard:
@@ -331,38 +334,40 @@ class World:
         if ASKS not in process.calls:
             return
         position = len(process.batches) - 1
-        batch = process.batches[position]
         yield from self._answers(state, position, "a tool call asks", fault=0, heard=True)
         yield self._step(1, "a hook gives up waiting, with its request still under way", state, self._unheard(process))
-        calm = (
-            (len(process.batches) == 1 and not process.tagged)
-            if position == 0
-            else process.batches[-2].admission == PASSED and not process.batches[-2].denied
-        )
-        silent = batch.admission == NO_ADMISSION and not batch.denied and BLOCKED not in process.calls
-        row = self.ledger.latest(state.store)
-        if calm and silent and row is not None and row.startup_intent_id is None:
+        if self._may_pass_unseen(state, process):
             for unseen, told in (("yes", ""), ("maybe", ", and forgets whether it did")):
                 passed = _with_batch(self._with_call(process, RUNS), position, unseen=unseen)
                 text = f"nobody can be reached; the adapter lets a call pass on its own{told}"
                 yield self._step(1, text, state, passed)
 
+    def _may_pass_unseen(self, state: State, process: Process) -> bool:
+        """Whether an adapter that reaches nobody knows of no barrier."""
+        batch = process.batches[-1]
+        if batch.admission != NO_ADMISSION or batch.denied or BLOCKED in process.calls:
+            return False
+        if any(before.admission != PASSED or before.denied for before in process.batches[-2:-1]):
+            return False
+        row = self.ledger.latest(state.store)
+        return row is not None and row.startup_intent_id is None
+
     def _answers(self, state: State, position: int, text: str, *, fault: int, heard: bool) -> Iterator[Step]:
         """Everything that can come of one request: its transactions, its answer, and a death between any two."""
         process = state.process
         assert process is not None
-        for patient in (True, False):
-            call = self._request(process, position, patient=patient)
-            try:
-                reply = self.ledger.ask(state.store, call)
-            except Broken as broken:
-                yield Step(fault, text, state, str(broken))
-                return
-            if not patient and reply == seen:
-                return
-            seen = reply
-            told = text if patient else f"{text}, and its time to wait is spent"
-            yield from self._outcomes(state, position, told, reply, fault=fault, heard=heard)
+        try:
+            reply, later = (
+                self.ledger.ask(state.store, self._request(process, position, patient=patient))
+                for patient in (True, False)
+            )
+        except Broken as broken:
+            yield Step(fault, text, state, str(broken))
+            return
+        yield from self._outcomes(state, position, text, reply, fault=fault, heard=heard)
+        if later != reply:
+            told = f"{text}, and its time to wait is spent"
+            yield from self._outcomes(state, position, told, later, fault=fault, heard=heard)
 
     def _outcomes(
         self, state: State, position: int, text: str, reply: Reply, *, fault: int, heard: bool
@@ -371,10 +376,8 @@ class World:
             for count, commit in enumerate(reply.commits, start=1):
                 state = self._committed(state, position, commit)
                 if count < len(reply.commits) or reply.answer is not None:
-                    dead = self._crash(state).state
-                    yield Step(
-                        fault + 1, f"{text}; the runtime commits, and dies before it answers", self._settled(dead)
-                    )
+                    died = f"{text}; the runtime commits, and dies before it answers"
+                    yield Step(fault + 1, died, self._settled(self._crash(state).state))
         except Broken as broken:
             yield Step(fault, text, state, str(broken))
             return
@@ -386,8 +389,8 @@ class World:
         assert process is not None
         denied = reply.answer != "allowed"
         if not denied and process.batches[position].denied:
-            broken = "a call was allowed, in a batch of which a call had been blocked"
-            yield Step(fault, f"{text}: allowed", state, broken)
+            law = "a call was allowed, in a batch of which a call had been blocked"
+            yield Step(fault, f"{text}: allowed", state, law)
             return
         if denied and not process.batches[position].denied:
             process = _with_batch(process, position, denied=True)
@@ -402,9 +405,7 @@ class World:
             printed = _with_batch(process, position, printed=process.batches[position].printed | bit)
             printed = printed._replace(shown=process.shown | bit)
             yield self._step(fault, f"{told}, which its hook writes out", state, self._with_call(printed, BLOCKED))
-            yield self._step(
-                fault + 1, f"{told}, which its hook dies before writing out", state, self._unheard(process)
-            )
+            yield self._step(fault + 1, f"{told}, which its hook does not live to say", state, self._unheard(process))
         else:
             yield self._step(fault, told, state, self._with_call(process, BLOCKED))
 
@@ -415,7 +416,7 @@ class World:
     def _request(self, process: Process, position: int, *, patient: bool) -> Call:
         batch = process.batches[position]
         return Call(
-            batch.turn, batch.index, batch.named, batch.admission, process.tagged == ECHOED, batch.unseen, patient
+            batch.turn, batch.nth, batch.named, batch.admission, process.tagged == ECHOED, batch.unseen, patient
         )
 
     def _committed(self, state: State, position: int, commit: Transaction) -> State:
@@ -435,9 +436,8 @@ class World:
         """One asking call ends so; which of them does not matter."""
         condition, tagged, shown, batches, calls = process
         asking = calls.index(ASKS)
-        return Process(
-            condition, tagged, shown, batches, tuple(sorted((*calls[:asking], outcome, *calls[asking + 1 :])))
-        )
+        ended = sorted((*calls[:asking], outcome, *calls[asking + 1 :]))
+        return Process(condition, tagged, shown, batches, tuple(ended))
 
     def _unheard(self, process: Process) -> Process:
         """One asking call's hook ends without having written anything out; the tool does not run."""
@@ -458,10 +458,10 @@ class World:
             (
                 0,
                 "the batch ends; the same turn goes on with another batch",
-                Batch(turn=last.turn, index=last.index + 1, named=last.named, known=last.known),
+                Batch(turn=last.turn, nth=last.nth + 1, named=last.named, known=last.known),
             ),
         ):
-            if batch.index <= self.bounds.batches_a_turn:
+            if batch.nth <= self.bounds.batches_a_turn:
                 after = process._replace(batches=(*process.batches, batch), calls=calls)
                 yield self._step(faults, text, state, after)
 
@@ -541,14 +541,14 @@ def _numbered(
     rank = {turn: number for number, turn in enumerate(turns, start=1)}
     batches, place = [], None
     for position, batch in enumerate(kept, start=1):
-        index = sum(other.turn == batch.turn and other.index <= batch.index for other in kept)
-        is_bound = (batch.turn, batch.index) == bound
+        nth = sum(other.turn == batch.turn and other.nth <= batch.nth for other in kept)
+        is_bound = (batch.turn, batch.nth) == bound
         if is_bound:
-            place = (rank[batch.turn], index)
+            place = (rank[batch.turn], nth)
         batches.append(
             Batch(
                 turn=rank[batch.turn],
-                index=index,
+                nth=nth,
                 named=batch.named,
                 admission=batch.admission,
                 denied=batch.denied or batch.admission >= BLOCKED_BY,
@@ -573,7 +573,7 @@ def _remembered(batches: tuple[Batch, ...], bound: tuple[int, int] | None, late:
     """The current batch, the bound one, and the latest few others."""
     kept, others = [batches[-1]], 0
     for batch in reversed(batches[:-1]):
-        if (batch.turn, batch.index) == bound:
+        if (batch.turn, batch.nth) == bound:
             kept.append(batch)
         elif others < late:
             kept.append(batch)

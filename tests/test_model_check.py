@@ -1,0 +1,85 @@
+"""The model checker finds nothing in the shipped protocol, and every deliberate mistake; `make model-check` goes on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from model_check.cli import BOUNDS, caught, main
+from model_check.faults import FAULTS, deliberate
+from model_check.search import Found, explore
+from model_check.story import told
+from model_check.world import World
+
+from fencepost.actors.intent_state import TABLE
+
+PROGRAM = Path(__file__).with_name("model_check")
+
+
+@pytest.fixture(scope="module")
+def small() -> tuple[World, Found]:
+    world = World(BOUNDS["small"])
+    return world, explore(world)
+
+
+def test_every_law_holds_and_no_state_is_a_dead_end(small):
+    world, found = small
+    story = [] if found.counterexample is None else told(world, found.counterexample)
+    assert not story, "\n".join(story)
+    assert found.states > 5_000
+    assert found.good_ends > 500
+
+
+def test_the_small_world_takes_most_rows_of_the_table(small):
+    world, _ = small
+    assert world.ledger.taken <= TABLE.keys()
+    assert len(world.ledger.taken) > 0.8 * len(TABLE)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_deliberate_mistake_is_caught(name):
+    found = caught(name, [BOUNDS["tiny"], BOUNDS["small"]])
+    assert found.counterexample is not None
+    assert found.counterexample.broken
+
+
+def test_a_deliberate_mistake_lasts_no_longer_than_its_context():
+    for name in FAULTS:
+        with deliberate(name):
+            pass
+    assert explore(World(BOUNDS["tiny"]._replace(faults=0))).counterexample is None
+
+
+def test_a_counterexample_is_told_in_numbered_sentences_with_codes():
+    ran = CliRunner().invoke(main, ["--fault", "lose-a-pass", "--bounds", "tiny", "--quiet"])
+    assert ran.exit_code == 1, ran.output
+    story = ran.output.splitlines()
+    assert any(re.match(r" +1\. \w", line) for line in story)
+    assert any(re.match(r" +\[1: D; process live, alive", line) for line in story)
+    assert story[-1].startswith("  => ")
+
+
+def test_it_runs_as_a_program():
+    ran = subprocess.run(
+        [sys.executable, PROGRAM, "--bounds", "tiny", "--faults", "0"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "every law holds" in ran.stdout
+    assert "faults=0" in ran.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--bounds", "huge"], ["--fault", "nonesuch"], ["--faults", "-1"], ["surplus"]])
+def test_bad_usage_exits_with_2(arguments):
+    assert CliRunner().invoke(main, arguments).exit_code == 2
+
+
+def test_both_ways_to_name_faults_at_once_is_bad_usage():
+    assert CliRunner().invoke(main, ["--all-faults", "--fault", "lose-a-pass"]).exit_code == 2
+
+
+def test_the_faults_are_listed():
+    assert CliRunner().invoke(main, ["--list-faults"]).output.split() == list(FAULTS)

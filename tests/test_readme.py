@@ -1,0 +1,298 @@
+"""README and docs/ say what the code does: examples, tables, links, cited tests, options, events, reasons, commands."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import attrs
+import pytest
+import trio
+from click.testing import CliRunner
+from intent_scenarios import SCENARIOS
+
+from fencepost.actors import intent_state
+from fencepost.mailbox import errors
+from fencepost.mailbox.stores.store import SCHEMES
+from fencepost.supervisor import Chaos, Options, Reason, cli, open_supervisor
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
+
+Scenario = Callable[[str, Chaos], Awaitable[None]]
+
+
+@cache
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def docs(name: str) -> str:
+    return text_of(ROOT / "docs" / f"{name}.md")
+
+
+def rows_under(heading: str, text: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its head."""
+    _, _, rest = text.partition(f"\n{heading}\n")
+    assert rest, f"no heading {heading!r}"
+    table = next(block for block in rest.strip().split("\n\n") if block.startswith("| "))
+    lines = [line.strip("|").split(" | ") for line in table.splitlines()]
+    return [[cell.strip() for cell in line] for line in lines[2:]]
+
+
+def names_in(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("readme_tables", ROOT / "docs" / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# -- examples ------------------------------------------------------------------------------------------------------
+
+INCLUDED = re.compile(r"<!-- file:(\S+) -->\n```python\n(.*?)```\n", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_code_blocks_are_the_example_files(page: Path) -> None:
+    text = text_of(page)
+    included = INCLUDED.findall(text)
+    assert text.count("```python") == len(included), "a python block without its file"
+    for name, block in included:
+        assert block == (ROOT / name).read_text(encoding="utf-8"), f"{page.name} does not show {name} as it is"
+
+
+def test_every_example_is_shown_somewhere() -> None:
+    shown = {name for page in PAGES for name, _ in INCLUDED.findall(text_of(page))}
+    assert shown == {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+
+
+def test_the_claims_shown_are_the_demos() -> None:
+    story = (ROOT / "examples" / "demo" / "story.py").read_text(encoding="utf-8")
+    claims = re.findall(r"^    ok \| ([^|]+) \|", text_of(README), re.MULTILINE)
+    assert claims
+    assert all(f'"{claim}"' in story for claim in claims)
+
+
+# -- generated tables ----------------------------------------------------------------------------------------------
+
+
+def test_the_generated_tables_are_the_codes(tables: ModuleType) -> None:
+    found = CliRunner().invoke(tables.main, ["--check", str(README)])
+    assert found.exit_code == 0, found.output
+    for name in (*tables.TABLES, *tables.RUNTIME_TABLES):
+        assert text_of(README).count(f"<!-- table:{name} -->") == 1
+
+
+def points_listed(tables: ModuleType) -> set[str]:
+    return {
+        f"{name}/{boundary}"
+        for _, names, boundaries in tables.chaos_groups()
+        for name in names
+        for boundary in boundaries
+    }
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_every_point_of_every_scenario_is_listed(scenario: Scenario, tables: ModuleType) -> None:
+    chaos = Chaos()
+    await scenario(f"memory://readme-points-{scenario.__name__}", chaos)
+    assert set(chaos.trace) <= points_listed(tables)
+
+
+async def test_the_supervisors_own_points_are_listed(tables: ModuleType) -> None:
+    chaos = Chaos()
+    async with open_supervisor("memory://", chaos=chaos, options=Options(crashes_max=1)) as supervisor:
+        for _ in range(2):
+            await supervisor.pane("pane").sync_status()
+            await supervisor.kill("pane:pane")
+            await trio.testing.wait_all_tasks_blocked()
+        await supervisor.revive("pane:pane")
+    assert set(chaos.trace) <= points_listed(tables)
+    told = {point.partition("/")[0] for point in chaos.trace if point.startswith("supervisor.")}
+    (listed,) = [names for _, names, _ in tables.chaos_groups() if names[0].startswith("supervisor.")]
+    assert told == set(listed)
+
+
+def test_the_boundaries_are_explained_in_their_order(tables: ModuleType) -> None:
+    explained = [names_in(row[0])[0] for row in rows_under("## Points", docs("chaos"))]
+    assert explained == list(tables.BOUNDARIES)
+
+
+# -- links and cited tests -----------------------------------------------------------------------------------------
+
+
+def anchor_of(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", text_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), f"{page.name} links to {target}"
+        assert path.is_relative_to(ROOT)
+        if anchor:
+            anchors = {anchor_of(heading) for heading in re.findall(r"^#+ (.+)$", text_of(path), re.MULTILINE)}
+            assert anchor in anchors, f"{page.name} links to {target}"
+
+
+def test_every_page_is_linked_from_readme() -> None:
+    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", text_of(README))}
+    assert set(PAGES) - {README} <= linked
+
+
+@cache
+def defined_tests() -> frozenset[str]:
+    return frozenset(
+        f"{path.name}::{node.name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_every_cited_test_exists(page: Path) -> None:
+    cited = re.findall(r"`(test_\w+\.py::\w+)`", text_of(page))
+    assert set(cited) <= defined_tests()
+
+
+def test_every_row_of_the_crash_table_cites_a_test() -> None:
+    rows = rows_under("## After a crash", text_of(README))
+    assert [int(row[0]) for row in rows] == list(range(1, 21))
+    assert all(names_in(row[-1]) and set(names_in(row[-1])) <= defined_tests() for row in rows)
+    codes = {code for row in rows for code in names_in(row[2])}
+    assert codes <= {str(code) for code in intent_state.Code}
+
+
+# -- options, events, reasons, errors ------------------------------------------------------------------------------
+
+
+def test_the_options_are_those_of_the_code() -> None:
+    rows = rows_under("## Options", docs("operations"))
+    shown = {names_in(name)[0]: ast.literal_eval(default) for name, default, _ in rows}
+    assert list(shown.items()) == list(attrs.asdict(Options()).items())
+    assert all(type(default) is type(getattr(Options(), name)) for name, default in shown.items())
+
+
+def kinds_shown() -> set[str]:
+    return {names_in(row[0])[0] for row in rows_under("## Events", docs("operations"))}
+
+
+def words_of(*folders: str) -> Iterator[str]:
+    for folder in folders:
+        for path in (ROOT / folder).glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+
+
+def test_the_events_are_those_of_the_code() -> None:
+    assert set(intent_state._NEWS.values()) <= kinds_shown()
+    assert kinds_shown() <= set(words_of("actors", "supervisor"))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_every_event_of_every_scenario_is_shown(scenario: Scenario) -> None:
+    url = f"memory://readme-events-{scenario.__name__}"
+    await scenario(url, Chaos())
+    async with open_supervisor(url) as supervisor:
+        told = {event.kind async for event in supervisor.events(follow=False)}
+    assert told <= kinds_shown()
+
+
+def test_the_reasons_are_those_of_the_code() -> None:
+    shown = [name for row in rows_under("## Reasons", docs("protocol")) for name in names_in(row[0])]
+    assert shown == [str(reason) for reason in Reason]
+
+
+def test_the_errors_are_those_of_the_code() -> None:
+    shown = {name for row in rows_under("## Errors", docs("operations")) for name in names_in(row[0])}
+    assert shown <= set(errors.__all__)
+
+
+def test_the_store_urls_are_those_of_the_code() -> None:
+    assert all(scheme.replace("PATH", "relative.db") in text_of(README) for scheme in SCHEMES)
+
+
+# -- names and commands --------------------------------------------------------------------------------------------
+
+CALLED = re.compile(r"\b(?P<owner>pane|supervisor|chaos|attempt|launch)\.(?P<name>(?!md\b|py\b)[a-z_]+)\b")
+
+
+def public(owner: str) -> set[str]:
+    from fencepost.actors import Attempt, Launch
+    from fencepost.supervisor import Pane, Supervisor
+
+    of = {"pane": Pane, "supervisor": Supervisor, "chaos": Chaos, "attempt": Attempt, "launch": Launch}[owner]
+    fields = {attribute.name for attribute in attrs.fields(of)} if attrs.has(of) else set()
+    return {name for name, _ in inspect.getmembers(of)} | fields | set(vars(of()) if owner == "chaos" else ())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_what_is_called_exists(page: Path) -> None:
+    text = re.sub(r"<!-- table:chaos-points -->.*?<!-- /table -->", "", text_of(page), flags=re.DOTALL)
+    for call in CALLED.finditer(text):
+        assert call["name"] in public(call["owner"]), call[0]
+
+
+def test_every_intent_event_is_a_class() -> None:
+    rows = rows_under("Every transition there is; whatever is not in this table does not exist.", text_of(README))
+    assert [names_in(row[0])[0] for row in rows] == [event.__name__ for event in get_args(intent_state.IntentEvent)]
+
+
+def commands_shown() -> list[str]:
+    return sorted({line for page in PAGES for line in re.findall(r"^    (fencepost .+)$", text_of(page), re.MULTILINE)})
+
+
+def test_every_command_is_shown() -> None:
+    assert {shlex.split(line)[1] for line in commands_shown()} >= set(cli.main.commands)
+
+
+@pytest.mark.parametrize("line", commands_shown())
+def test_every_command_shown_is_understood(line: str) -> None:
+    _, *arguments = shlex.split(line)
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path.cwd()
+        os.chdir(folder)
+        try:
+            result = CliRunner().invoke(cli.main, arguments, prog_name="fencepost")
+        finally:
+            os.chdir(before)
+    assert "Usage:" not in result.stderr, result.stderr  # wrong usage; that the store is missing is another matter
+
+
+def test_every_make_target_shown_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    written = re.compile(r"(?:`|^    )make ([a-z-]+)", re.MULTILINE)
+    shown = {target for page in PAGES for target in written.findall(text_of(page))}
+    assert shown <= targets
+    assert targets - shown == {"help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_no_page_names_a_machine(page: Path) -> None:
+    assert not re.search(r"(?<![\w:/])/(?:home|root|tmp|work|Users)/", text_of(page))
