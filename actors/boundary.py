@@ -83,7 +83,8 @@ class Boundary:
 
     `speaker` is the incarnation named by the call, wherever it was found; `admission` is the batch's stored first
     decision; `blocked_by` is the intent that decision names, resolved or not; `patient` says whether the caller may
-    still wait for a reconciliation.
+    still wait for a reconciliation; `unheard` that this very call was answered before without the payload, so that
+    this may be an echo of its request which nobody listens to any more.
     """
 
     call: ToolBoundary
@@ -91,6 +92,7 @@ class Boundary:
     admission: AdmissionRecord | None = None
     blocked_by: IntentRecord | None = None
     patient: bool = False
+    unheard: bool = False
     limits: Limits = field(factory=Limits)
     now: int
     mint: Mint
@@ -182,9 +184,13 @@ def _wait(boundary: Boundary, head: IntentRecord) -> Decision:
 
 
 def _payload(boundary: Boundary, head: IntentRecord) -> Decision:
-    """The saved bytes.  The first time they leave for the open bound batch, that is committed before they do [D2]."""
+    """The saved bytes.  The first time they leave for the open bound batch, that is committed before they do [D2].
+
+    Bytes for a call that was answered before are no offer: the mark is evidence that a hook was given them to print,
+    and the hook of that call has printed something else.
+    """
     assert head.payload is not None
-    first_offer = head.batch_completed_at is None and head.payload_offered_at is None
+    first_offer = head.batch_completed_at is None and head.payload_offered_at is None and not boundary.unheard
     return Decision(
         answer=BlockPayload(head.intent_id, head.payload),
         puts=_admit_block(boundary, head),
@@ -201,7 +207,7 @@ def _rebind(state: PaneState, boundary: Boundary, head: IntentRecord) -> Decisio
     return Decision(
         answer=BlockPayload(head.intent_id, head.payload),
         puts=_admit_block(boundary, head),
-        intent_events=((head, Rebind(turn=call.turn, batch_id=call.batch_id)),),
+        intent_events=((head, Rebind(turn=call.turn, batch_id=call.batch_id, offered=not boundary.unheard)),),
     )
 
 
@@ -226,6 +232,9 @@ def _no_proof(state: PaneState, boundary: Boundary, speaker: IncarnationRecord, 
         return _restart(state, boundary, Reason.PAYLOAD_UNBOUND)  # step 7, its net and [D6]
     if call.turn is None or not speaker.turn_order:
         return _restart(state, boundary, Reason.TURN_ORDER_UNKNOWN)
+    if admission is None and state.passed_ordinal is not None and call.turn.ordinal < state.passed_ordinal:
+        # A late request of an earlier turn: a batch that was let pass since may be running, so no file may change.
+        return Decision(answer=generic(Reason.RECONCILING), puts=_admit_block(boundary, head))
     bind = BindSoft(incarnation_id=speaker.incarnation_id, turn=call.turn, batch_id=call.batch_id)
     waiting = _wait(boundary, head)
     return Decision(

@@ -65,6 +65,7 @@ from fencepost.actors.incarnation_state import (
     withdraw,
 )
 from fencepost.actors.messages import (
+    BlockGeneric,
     BlockRestart,
     Capabilities,
     DetectedIntent,
@@ -88,6 +89,7 @@ from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     UNRESOLVED_STATES,
+    AdmissionDecision,
     AdmissionRecord,
     IncarnationRecord,
     IntentRecord,
@@ -103,6 +105,9 @@ ADMISSIONS_KEPT: Final = 256
 
 STRANGERS_KEPT: Final = 64
 """How many retired incarnations a pane remembers, so that a chatty zombie costs no read each time."""
+
+UNSERVED_KEPT: Final = 1024
+"""How many generically blocked calls a pane remembers, so that an echo of one is not taken for an offer."""
 
 R = TypeVar("R", bound=Record)
 
@@ -129,6 +134,7 @@ class PaneActor(Actor):
         self.state = PaneState(pane_id=self.pane_id)
         self._admissions: OrderedDict[tuple[object, ...], AdmissionRecord] = OrderedDict()
         self._strangers: OrderedDict[str, IncarnationRecord | None] = OrderedDict()
+        self._unserved: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._parked: dict[int, _Parked] = {}
         self._tickets = 0
         self._alarm: trio.CancelScope | None = None
@@ -182,6 +188,11 @@ class PaneActor(Actor):
         last = _only(IntentRecord, newest)
         if last:
             state = evolve(state, seq_last=last[0].seq)
+        if state.live is not None:
+            passed = {"incarnation_id": state.live.incarnation_id, "decision": AdmissionDecision.PASS.value}
+            latest = Query(AdmissionRecord, passed, order_by=("turn_ordinal",), descending=True, limit=1)
+            (admissions,) = await self.system.line.load(latest)
+            state = state.after(admissions)
         return await self._with_tail_triggers(state)
 
     async def _with_tail_triggers(self, state: PaneState) -> PaneState:
@@ -271,6 +282,13 @@ class PaneActor(Actor):
         if len(self._admissions) > ADMISSIONS_KEPT:
             self._admissions.popitem(last=False)
 
+    def _remember_unserved(self, call: ToolBoundary) -> None:
+        """This call's hook was given something else than the payload to print."""
+        if call.tool_call_id is not None:
+            self._unserved[_call_key(call)] = None
+            if len(self._unserved) > UNSERVED_KEPT:
+                self._unserved.popitem(last=False)
+
     # -- committing --
 
     async def _commit(self, transition: str, decision: Decision, activation: int | None = None) -> None:
@@ -354,6 +372,8 @@ class PaneActor(Actor):
                 self._park(envelope, decision.park, message.wait_seconds, parked)
                 return
             if not decision.again:
+                if isinstance(decision.answer, BlockGeneric):
+                    self._remember_unserved(message.boundary)
                 self.answer(envelope, decision.answer)
                 return
 
@@ -369,6 +389,7 @@ class PaneActor(Actor):
             admission=admission,
             blocked_by=blocked_by,
             patient=patient,
+            unheard=_call_key(call) in self._unserved,
             limits=self.system.limits,
             now=self.system.clock.now_ns(),
             mint=self._mint,
@@ -730,6 +751,10 @@ class _StartFailed(Exception):  # noqa: N818 - internal
 
 def _batch_key(call: ToolBoundary) -> tuple[str, str, str]:
     return (call.incarnation_id, "" if call.turn is None else call.turn.id, call.batch_id)
+
+
+def _call_key(call: ToolBoundary) -> tuple[object, ...]:
+    return (*_batch_key(call), call.tool_call_id)
 
 
 def _only(record_type: type[R], rows: Sequence[Record]) -> list[R]:

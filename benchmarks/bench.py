@@ -39,7 +39,7 @@ import tempfile
 import time
 import tracemalloc
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
@@ -301,7 +301,7 @@ def _with_factory(connect: Callable[..., Any], factory: type[sqlite3.Connection]
 
 
 @contextmanager
-def raw_store(path: Path) -> Iterator[sqlite3.Connection]:
+def raw_store(path: Path) -> Generator[sqlite3.Connection]:
     """A new store of our schema, without a runtime."""
     with closing(sqlite3.connect(path, isolation_level=None, cached_statements=512)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")

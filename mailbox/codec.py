@@ -21,36 +21,29 @@ from attrs import AttrsInstance, fields, frozen
 from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event, NewDeadLetter, NewEvent
 from fencepost.mailbox.records import Record
+from fencepost.mailbox.storable import INTEGER_MAX, INTEGER_MIN, Unstorable, require_storable
 
 __all__ = [
     "DEAD_LETTER_COLUMNS",
     "EVENT_COLUMNS",
     "UNSTORABLE",
     "RecordCodec",
-    "Unstorable",
     "codec_of",
     "decode_dead_letter",
     "decode_event",
     "encode_dead_letter",
     "encode_numbered_event",
     "plain",
-    "require_storable",
 ]
 
 R = TypeVar("R", bound=Record)
 Row = tuple[object, ...]
 
-INTEGER_MIN: Final = -(2**63)
-INTEGER_MAX: Final = 2**63 - 1
 SIGNATURES_MAX: Final = 512
 """How many patterns of column types a decoder remembers as good before it starts afresh."""
 
 EVENT_COLUMNS: Final = ("seq", "at", "kind", "address", "data")
 DEAD_LETTER_COLUMNS: Final = ("seq", "at", "address", "call", "incarnation_id", "reason", "detail")
-
-
-class Unstorable(ValueError):  # noqa: N818
-    """A value that no store can keep as it is, such as an int over 64 bits or a lone surrogate."""
 
 
 UNSTORABLE: Final = (Unstorable, OverflowError, UnicodeEncodeError, TypeError, AttributeError)
@@ -174,18 +167,6 @@ def codec_of(record_type: type[R]) -> RecordCodec[R]:
 def plain(value: object) -> object:
     """Return `value` as a store keeps it: an enum's word for the enum, anything else as it is."""
     return value.value if isinstance(value, StrEnum) else value
-
-
-def require_storable(value: object) -> None:
-    """Raise `Unstorable` or UnicodeEncodeError if no store can keep `value` (a str, int, bool, bytes or None)."""
-    if isinstance(value, str):
-        if not value.isascii():
-            value.encode()
-    elif isinstance(value, int):
-        if not INTEGER_MIN <= value <= INTEGER_MAX:
-            raise Unstorable(f"{value} needs more than 64 bits")
-    elif value is not None and not isinstance(value, bytes):
-        raise Unstorable(f"a {type(value).__name__} cannot be stored")
 
 
 def _mapping_as_dict(value: object) -> object:

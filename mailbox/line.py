@@ -52,12 +52,12 @@ from typing import Final, TypeVar, cast
 import trio
 from outcome import Error, Value
 
-from fencepost.mailbox.codec import require_storable
 from fencepost.mailbox.errors import MailboxClosed, StoreFault
 from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
 from fencepost.mailbox.ports import ActorKilled, CrashPoints, Kill, RuntimeKilled
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
+from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.store import Answer, Job, Load, LoadDeadLetters, LoadEvents, Run, Store
 
 __all__ = ["BATCH_MAX", "EVENTS_KEPT_MAX", "MutationLine"]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
-from attrs import field, frozen
+from attrs import AttrsInstance, field, fields_dict, frozen
 
-from fencepost.mailbox.codec import codec_of, require_storable
 from fencepost.mailbox.records import Record
+from fencepost.mailbox.storable import require_storable
 
 __all__ = ["NOT_NULL", "Present", "Query"]
 
@@ -48,7 +48,7 @@ class Query(Generic[R_co]):
 
     def __attrs_post_init__(self) -> None:
         """Refuse names and values no store could answer."""
-        known = codec_of(self.record_type).columns
+        known = fields_dict(cast("type[AttrsInstance]", self.record_type))
         for name in (*self.where, *self.order_by):
             if name not in known:
                 raise ValueError(f"{self.record_type.__name__} has no field {name!r}")

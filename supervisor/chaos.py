@@ -18,11 +18,11 @@ import inspect
 import random
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, MutableSequence
+from collections.abc import Awaitable, Callable, Generator, MutableSequence
 from contextlib import contextmanager
-from typing import Final, Literal
+from importlib import import_module
+from typing import Any, Final, Literal
 
-import trio
 from attrs import frozen
 
 from fencepost.mailbox.errors import FencepostError
@@ -49,7 +49,7 @@ _open_runtimes = 0
 
 
 @contextmanager
-def steady_scheduling() -> Iterator[None]:
+def steady_scheduling() -> Generator[None]:
     """While a runtime is under chaos, have trio run ready tasks in one and the same order every time.
 
     trio reverses each batch of ready tasks at random, so that nobody relies on an order; a sweep must pass the same
@@ -57,19 +57,19 @@ def steady_scheduling() -> Iterator[None]:
     armed point that is missed is told by `unhit`.
     """
     global _open_runtimes  # noqa: PLW0603 - the coin is one for the whole process
-    coin = getattr(trio._core._run, "_r", None)  # noqa: SLF001
-    if coin is None:
+    scheduler: Any = import_module("trio._core._run")
+    if not hasattr(scheduler, "_r"):
         yield
         return
     if _open_runtimes == 0:
-        trio._core._run._r = _Steady()  # noqa: SLF001
+        scheduler._r = _Steady()  # noqa: SLF001
     _open_runtimes += 1
     try:
         yield
     finally:
         _open_runtimes -= 1
         if _open_runtimes == 0:
-            trio._core._run._r = random.Random()  # noqa: S311, SLF001 - a coin, not a key
+            scheduler._r = random.Random()  # noqa: S311, SLF001 - a coin, not a key
 
 
 @frozen

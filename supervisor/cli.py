@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -41,7 +41,7 @@ class _Unreadable(click.ClickException):
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
+def _readable() -> Generator[None]:
     try:
         yield
     except (FencepostError, OSError) as error:
@@ -51,7 +51,7 @@ def _readable() -> Iterator[None]:
 
 
 @contextmanager
-def _reading(url: str) -> Iterator[StoreReader]:
+def _reading(url: str) -> Generator[StoreReader]:
     """Open a reader and hold one moment of the store; what goes wrong becomes exit status 2."""
     with _readable(), open_reader(url) as reader, reader.snapshot():
         yield reader

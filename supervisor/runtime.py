@@ -55,7 +55,7 @@ def open_supervisor(
     chaos: Chaos | None = None,
     options: Options | None = None,
 ) -> OpenSupervisor:
-    """Open a runtime over a store, as in `async with open_supervisor("sqlite:///bridge.db", …) as supervisor`.
+    """Open a runtime over a store; enter what this returns with `async with … as supervisor`.
 
     The same under trio and asyncio.  On entering, what an earlier life left undone is taken up (contract I-16).
     Entering raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or another `StoreFault`; an unknown kind of

@@ -27,6 +27,7 @@ PURE = {
     "fencepost.mailbox.ladder",
     "fencepost.mailbox.mutation",
     "fencepost.mailbox.query",
+    "fencepost.mailbox.storable",
     "fencepost.mailbox.records",
     "fencepost.supervisor.fence",
     "fencepost.supervisor.incarnation_state",

@@ -27,7 +27,6 @@ from fencepost.mailbox.codec import (
     encode_dead_letter,
     encode_numbered_event,
     plain,
-    require_storable,
 )
 from fencepost.mailbox.errors import MutationRefused, StoreFault, StoreOwned
 from fencepost.mailbox.mutation import (
@@ -41,6 +40,7 @@ from fencepost.mailbox.mutation import (
 )
 from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, IntentRecord, Record, Versioned
+from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, Unique, forbidden_succession
 from fencepost.mailbox.stores.store import (
     Answer,

@@ -40,12 +40,12 @@ from fencepost.mailbox.codec import (
     decode_event,
     encode_dead_letter,
     encode_numbered_event,
-    require_storable,
 )
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
 from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
+from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import forbidden_succession
 from fencepost.mailbox.stores.sql import TableSql, count_sql, select_sql, table_sql
 from fencepost.mailbox.stores.store import (

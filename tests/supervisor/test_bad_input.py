@@ -240,7 +240,7 @@ async def test_a_newer_schema_is_left_untouched(tmp_path):
 async def test_a_file_that_is_no_database_is_told_and_left_untouched(tmp_path, content):
     path = tmp_path / "store.db"
     path.write_bytes(content)
-    with pytest.raises(StoreFault, match="store.db"):
+    with pytest.raises(StoreFault, match=r"store\.db"):
         async with open_supervisor(f"sqlite:///{path}"):
             pass
     assert path.read_bytes() == content

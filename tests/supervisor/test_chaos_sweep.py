@@ -66,7 +66,7 @@ async def test_a_point_that_was_armed_and_never_reached_is_told(url):
 
 @pytest.mark.parametrize("point", ["nonsense", "pane.detect/nowhere", "detect/committed"])
 def test_a_point_that_cannot_exist_is_refused(point):
-    with pytest.raises(ValueError, match="kind.transition/boundary"):
+    with pytest.raises(ValueError, match=r"kind\.transition/boundary"):
         Chaos().kill_at(point)
 
 

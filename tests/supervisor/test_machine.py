@@ -361,9 +361,10 @@ class Machine(RuleBasedStateMachine):
         self.told.clear()
         if self.points.died is None:
             expected = {name: answer for model in self.models.values() for name, (answer, _) in model.answers.items()}
-            assert answers == expected
+            assert answers == expected, f"told {answers}, the model {expected}"
             for pane, model in self.models.items():
-                assert self.rows[pane].durable == model.now, pane
+                found = self.rows[pane].durable
+                assert found == model.now, f"pane {pane} is {found}, the model {model.now}"
         else:
             self.accept_death(answers)
         waiting = sorted(waiting.name for model in self.models.values() for waiting in model.waiting)

@@ -271,3 +271,33 @@ async def test_after_the_newest_intent_is_superseded_the_one_before_it_still_coa
         assert (again.intent_id, again.coalesced) == (second.intent_id, True)
         assert (await supervisor.intent(second.intent_id).view()).triggers == ("trigger-C", "trigger-F")
     assert await check(url) == []
+
+
+async def test_an_echo_of_a_request_that_was_blocked_generically_is_no_offer(url):
+    """The hook of that call printed a generic block; bytes for a repeat of its request prove nothing [D2]."""
+    gate = trio.Event()
+    async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        assert isinstance(await harness.call(1, "b1", wait=0, tool_call_id="call-1"), BlockGeneric)
+        gate.set()
+        assert isinstance(await harness.call(1, "b1", tool_call_id="call-1"), BlockPayload)
+        await harness.completed(1, "b1")
+        assert await harness.call(2, "b2", tool_call_id="call-2") == BlockPayload(intent.intent_id, payload_of("B"))
+        assert (await supervisor.intent(intent.intent_id).view()).state is IntentState.MATERIALIZED
+
+
+async def test_a_late_request_of_an_earlier_turn_binds_nothing(url):
+    workspace = Workspace()
+    async with open_supervisor(url, reconciler=workspace) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        assert await harness.call(2, "b2") == Allow()
+        await pane.detect(moved("A", "B"))
+    async with open_supervisor(url, reconciler=workspace) as supervisor:
+        harness.pane = supervisor.pane("pane")
+        assert (await harness.call(1, "b1")).reason is Reason.RECONCILING
+        assert workspace.attempts == [], "the tools of the later batch may be running on these files"
+        assert await harness.call(2, "b2") == Allow()
+        assert isinstance(await harness.call(3, "b3"), BlockPayload)
