@@ -170,9 +170,7 @@ class Actor(ABC):
 
     # -- children and death --
 
-    def spawn(
-        self, fn: Callable[[Unpack[Ts]], Awaitable[None]], *args: *Ts, daemon: bool = False
-    ) -> trio.CancelScope:
+    def spawn(self, fn: Callable[[Unpack[Ts]], Awaitable[None]], *args: *Ts, daemon: bool = False) -> trio.CancelScope:
         """Run `fn` beside the loop; it ends with the activation.  Returns the scope that ends it sooner.
 
         A daemon is no reason to stay awake.

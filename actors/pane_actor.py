@@ -67,10 +67,7 @@ from fencepost.actors.incarnation_state import (
 from fencepost.actors.messages import (
     BlockGeneric,
     BlockRestart,
-    Capabilities,
     DetectedIntent,
-    IncarnationView,
-    Launch,
     Reconciled,
     SyncStatus,
     ToolBoundary,
@@ -83,6 +80,7 @@ from fencepost.actors.pane_state import (
     decide_outcome,
     decide_resolve,
 )
+from fencepost.actors.relaunch import Relauncher
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import ActorCrashed, CorruptRecord, InvalidTransition, LaunchBlocked, MutationRefused
 from fencepost.mailbox.mutation import Mutation
@@ -140,11 +138,7 @@ class PaneActor(Actor):
         self._alarm: trio.CancelScope | None = None
         """Ends with the first budget of those that are parked."""
         self._recheck = False
-        self._relaunching: trio.CancelScope | None = None
-        self._launching = trio.Lock() if system.launcher is not None else None
-        self._stop_failed = False
-        self._held: list[Envelope] = []
-        """Host launches whose process is being stopped or started."""
+        self._relauncher = None if system.launcher is None else Relauncher(self, system.launcher)
         self._serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
             PreToolUse: self._pre_tool_use,
             PostToolBatch: self._post_tool_batch,
@@ -204,7 +198,7 @@ class PaneActor(Actor):
 
     async def _recover_launch(self) -> None:
         """With a Launcher, a startup nobody can vouch for is given up, and a wished-for successor is started (I-16)."""
-        if self.system.launcher is None:
+        if self._relauncher is None:
             return
         if unproved(self.state):
             now = self.system.clock.now_ns()
@@ -213,7 +207,7 @@ class PaneActor(Actor):
                 "recover", give_up(self.state, reason, self.system.limits, now, self._mint, replace=True)
             )
         else:
-            self._resume_relaunching()
+            self._relauncher.resume()
 
     async def _ensure_attempt(self, intent_id: str) -> None:
         await self.system.ask(f"intent:{intent_id}", EnsureAttempt())
@@ -221,11 +215,12 @@ class PaneActor(Actor):
     @property
     def owes(self) -> bool:
         """Parked callers, a relaunch, and an unproved startup keep a pane awake."""
-        return bool(self._parked) or self.working or (self.system.launcher is not None and unproved(self.state))
+        return bool(self._parked) or self.working or (self._relauncher is not None and unproved(self.state))
 
     def leftovers(self) -> list[Envelope]:
         """The parked callers of a dying activation."""
-        return [*self._held, *(parked.envelope for parked in self._parked.values())]
+        held = [] if self._relauncher is None else self._relauncher.held
+        return [*held, *(parked.envelope for parked in self._parked.values())]
 
     async def handle(self, envelope: Envelope) -> None:
         """Serve one call; then decide parked calls again if this one changed what they wait for."""
@@ -339,7 +334,7 @@ class PaneActor(Actor):
                     self._admissions.clear()
                     self._recheck = True
                 case Replace():
-                    self._start_relaunching()
+                    self._resume_relaunching()
 
     async def _decide(self, envelope: Envelope, decision: Decision) -> None:
         """Commit a decision and answer its caller: the whole life of most calls."""
@@ -564,7 +559,8 @@ class PaneActor(Actor):
         await self._decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now))
 
     async def _sync_status(self, envelope: Envelope) -> None:
-        status = SyncStatus.CONFLICTED if self._stop_failed else self.state.sync_status()
+        unstoppable = self._relauncher is not None and self._relauncher.stop_failed
+        status = SyncStatus.CONFLICTED if unstoppable else self.state.sync_status()
         self.answer(envelope, status)
 
     # -- incarnations --
@@ -615,9 +611,8 @@ class PaneActor(Actor):
         message = envelope.message
         assert isinstance(message, LaunchHarness)
         check_launch(self.state, self.system.limits)
-        if self.system.launcher is not None and not message.started_by_runtime:
-            self._held.append(envelope)
-            self.spawn(self._launch_for_host, envelope, message.request)
+        if self._relauncher is not None and not message.started_by_runtime:
+            self._relauncher.launch_for_host(envelope, message.request)
         elif needs_payload_first(self.state, message.request.capabilities):
             await self._commit("launch", begin_unattended(self.state, self.system.clock.now_ns()))
             assert self.state.head is not None
@@ -628,7 +623,6 @@ class PaneActor(Actor):
     async def _launch_now(self, envelope: Envelope, request: LaunchRequest) -> None:
         now = self.system.clock.now_ns()
         await self._decide(envelope, decide_launch(self.state, request, self.system.limits, now, self._mint))
-        self._stop_failed = False
 
     async def _launch_parked(self, envelope: Envelope, *, patient: bool) -> None:
         """A launch, or the launching task, that waits for the head's payload."""
@@ -661,92 +655,10 @@ class PaneActor(Actor):
         check_launch(self.state, self.system.limits)
         self.answer(envelope, None)
 
-    async def _launch_for_host(self, envelope: Envelope, request: LaunchRequest) -> None:
-        """`pane.launch` with a Launcher: answers once the process was started."""
-        assert self._launching is not None
-        try:
-            async with self._launching:
-                envelope.reply.answer(await self._relaunch(request, unattended=False))
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is the caller's to know
-            envelope.reply.fail(error)
-        self._held.remove(envelope)
-
     def _resume_relaunching(self) -> None:
         """Go on with a replacement that had to wait, or that an earlier activation had begun."""
-        if self.state.latest is not None and self.state.latest.relaunch:
-            self._start_relaunching()
-
-    def _start_relaunching(self) -> None:
-        if self.system.launcher is not None and self._relaunching is None and self.state.live is None:
-            self._relaunching = self.spawn(self._replace)
-
-    async def _replace(self) -> None:
-        """Start the successor the runtime wished for, with the harness and session of its predecessor."""
-        assert self._launching is not None
-        try:
-            async with self._launching:
-                latest = self.state.latest
-                if latest is None or latest.live:
-                    return
-                capabilities = Capabilities(soft_batches=latest.soft_batches, turn_order=latest.turn_order)
-                request = LaunchRequest(harness=latest.harness, session_id=latest.session_id, capabilities=capabilities)
-                await self._relaunch(request, unattended=True)
-        except LaunchBlocked:
-            return  # a human, or the end of a reconciliation, leads on
-        except _StartFailed:
-            return  # given up as a failed launch, which has seen to the next attempt
-        finally:
-            self._relaunching = None
-
-    async def _relaunch(self, request: LaunchRequest, *, unattended: bool) -> Launch:
-        """Retire, stop, reconcile if there is no payload yet, bind, start; each committed before the next."""
-        launcher = self.system.launcher
-        assert launcher is not None
-        old = self.state.latest
-        if self.state.live is not None:
-            await self.system.ask(self.address, Withdraw())
-        if old is not None:
-            await self._stop(old)
-        if unattended or needs_payload_first(self.state, request.capabilities):
-            await self.system.ask(self.address, PreparePayload())
-        launch = await self.system.ask(self.address, LaunchHarness(request, started_by_runtime=True))
-        assert isinstance(launch, Launch)
-        try:
-            await self.system.callback(launcher.start, launch)
-        except Exception as error:
-            reason = f"start failed: {error!r}"
-            self._relaunching = None if unattended else self._relaunching
-            await self.system.ask(self.address, LaunchFailed(launch.incarnation_id, reason))
-            if unattended:
-                raise _StartFailed from error
-            raise
-        return launch
-
-    async def _stop(self, old: IncarnationRecord) -> None:
-        """Wait until the old process is provably gone; if that cannot be had, nothing may be started."""
-        launcher = self.system.launcher
-        assert launcher is not None
-        view = IncarnationView(
-            incarnation_id=old.incarnation_id,
-            pane_id=old.pane_id,
-            epoch=old.epoch,
-            harness=old.harness,
-            session_id=old.session_id,
-            launched_at=old.launched_at,
-            retired_at=old.retired_at if not self.state.is_live(old.incarnation_id) else None,
-        )
-        try:
-            await self.system.callback(launcher.stop, view)
-        except Exception as error:
-            self._stop_failed = True
-            head = self.state.head
-            intent_id = head.intent_id if head is not None else ""
-            why = f"the old process of incarnation {old.incarnation_id} could not be stopped: {error!r}"
-            raise LaunchBlocked(intent_id, head.state if head is not None else "conflicted", why) from error
-
-
-class _StartFailed(Exception):  # noqa: N818 - internal
-    """The Launcher could not start a replacement; the failed launch has been recorded."""
+        if self._relauncher is not None:
+            self._relauncher.resume()
 
 
 def _batch_key(call: ToolBoundary) -> tuple[str, str, str]:
