@@ -102,6 +102,9 @@ class Actor(ABC):
         self._chaotic = system.chaotic
         self._children: set[trio.CancelScope] = set()
         self._daemons: set[trio.CancelScope] = set()
+        self.ended = False
+        self.unwound = trio.Event()
+        """Set once this activation has ended and its child tasks with it; cancelled code of a bridge may take its time."""
 
     # -- what a kind of actor provides --
 
@@ -195,6 +198,7 @@ class Actor(ABC):
             self.crash(error)
         finally:
             running.discard(scope)
+            self._note_unwound()
 
     @property
     def working(self) -> bool:
@@ -208,6 +212,12 @@ class Actor(ABC):
         self.scope.cancel()
 
     def end_children(self) -> None:
-        """Cancel every child task."""
+        """Cancel every child task, at the end of the activation."""
+        self.ended = True
         for scope in [*self._children, *self._daemons]:
             scope.cancel()
+        self._note_unwound()
+
+    def _note_unwound(self) -> None:
+        if self.ended and not self._children and not self._daemons:
+            self.unwound.set()

@@ -31,6 +31,7 @@ from fencepost.mailbox.errors import (
     MutationRefused,
 )
 from fencepost.mailbox.mutation import Delete, Mutation, NewDeadLetter, NewEvent
+from fencepost.mailbox.ports import ActorKilled
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     IntentRecord,
@@ -54,9 +55,9 @@ class Attempt:
     """One attempt at reconciling an intent, as the Reconciler is given it (contract I-12)."""
 
     def __init__(self, actor: IntentActor, view: IntentView, *, starting_op: str | None, resumed: bool) -> None:
+        self._actor = actor
         self._system = actor.system
-        self._address = actor.address
-        self._activation = actor.activation
+        self._over = False
         self._intent = view
         self._planned_op = view.planned_op
         self._starting_op = starting_op
@@ -90,9 +91,19 @@ class Attempt:
         """
         check_id("planned_op", planned_op)
         check_id("starting_op", starting_op)
-        message = PlanAttempt(planned_op, starting_op, self._activation)
-        await self._system.call_from_host(self._system.ask, self._address, message)
+        await self._system.call_from_host(self._plan, planned_op, starting_op)
         self._planned_op, self._starting_op = planned_op, starting_op
+
+    async def _plan(self, planned_op: str, starting_op: str) -> None:
+        """Ask the actor, unless it is no longer ours: its successor waits for us to be gone and could not answer."""
+        if self._over or self._actor.ended:
+            raise await self._actor.refused("plan", f"this attempt of {self._actor.address} is over")
+        message = PlanAttempt(planned_op, starting_op, self._actor.activation)
+        await self._system.ask(self._actor.address, message)
+
+    def end(self) -> None:
+        """The reconciler has answered or raised: whatever still speaks for this attempt is fenced."""
+        self._over = True
 
 
 class IntentActor(Actor):
@@ -225,11 +236,23 @@ class IntentActor(Actor):
 
     async def _refuse(self, envelope: Envelope, fenced: Fenced, call: str, now: int) -> None:
         """A zombie activation spoke: keep a dead letter, write nothing else."""
+        await self._bury_call(call, fenced, now)
+        envelope.reply.fail(fenced)
+
+    async def refused(self, call: str, detail: str) -> Fenced:
+        """What a call gets that comes too late to be asked of any activation; its dead letter is kept first."""
+        fenced = Fenced(detail)
+        try:
+            await self._bury_call(call, fenced, self.system.clock.now_ns())
+        except ActorKilled:
+            return fenced  # the chaos point was passed on nobody's behalf; the commit stands
+        return fenced
+
+    async def _bury_call(self, call: str, fenced: Fenced, now: int) -> None:
         letter = NewDeadLetter(
             at=now, address=self.address, call=call, incarnation_id=None, reason="older_activation", detail=str(fenced)
         )
         await self.system.line.commit(Mutation(label="intent.fenced", dead_letters=(letter,)))
-        envelope.reply.fail(fenced)
 
     # -- the reconciliation --
 
@@ -264,7 +287,10 @@ class IntentActor(Actor):
         (rows,) = await self.system.line.load(query)
         triggers = tuple(row.operation_id for row in rows if isinstance(row, TriggerRecord))
         attempt = Attempt(self, view_of(record, triggers, 0), starting_op=record.starting_op, resumed=resumed)
-        outcome = await self.system.callback(reconciler.reconcile, attempt)
+        try:
+            outcome = await self.system.callback(reconciler.reconcile, attempt)
+        finally:
+            attempt.end()
         if not isinstance(outcome, Reconciled | NeedsRecovery | Diverged):
             raise TypeError(f"reconcile must answer Reconciled, NeedsRecovery or Diverged, not {outcome!r}")
         return outcome

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from attrs import Attribute, field, frozen
-from attrs.validators import instance_of
+from attrs.validators import deep_iterable, instance_of, optional
 
 from fencepost.mailbox.address import check_id
 from fencepost.mailbox.errors import InvalidIdentifier, InvalidTransition
@@ -242,7 +242,7 @@ class BaseTransition:
     to_base: str = field(validator=_id)
     classification_op: str = field(validator=_id)
     trigger_op: str = field(validator=_id)
-    ambiguous: str | None = None
+    ambiguous: str | None = field(default=None, validator=optional(instance_of(str)))
 
     def __attrs_post_init__(self) -> None:
         """A transition that moves nothing is misuse."""
@@ -269,7 +269,7 @@ class ToolBoundary:
     turn: ModelTurn | None
     batch_id: str = field(validator=_id)
     tool_call_id: str | None = field(default=None, validator=_optional_id)
-    startup_delivery_id: str | None = None
+    startup_delivery_id: str | None = field(default=None, validator=optional(instance_of(str)))
     passed_unseen: Literal["yes", "maybe"] | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -299,17 +299,19 @@ class Reconciled:
     workspace_commit: str = field(validator=_id)
     payload: bytes = field(validator=instance_of(bytes))
     anchor: Anchor = field(validator=instance_of(Anchor))
-    covers: tuple[str, ...] = field(default=(), converter=tuple)
-    discovered: tuple[BaseTransition, ...] = field(default=(), converter=tuple)
+    covers: tuple[str, ...] = field(default=(), converter=tuple, validator=deep_iterable(instance_of(str)))
+    discovered: tuple[BaseTransition, ...] = field(
+        default=(), converter=tuple, validator=deep_iterable(instance_of(BaseTransition))
+    )
 
 
 @frozen
 class NeedsRecovery:
     """The workspace cannot be brought to a known state without help; nothing may be handed out."""
 
-    reason: str
-    bundle_path: str | None = None
-    bundle_fingerprint: str | None = None
+    reason: str = field(validator=instance_of(str))
+    bundle_path: str | None = field(default=None, validator=optional(instance_of(str)))
+    bundle_fingerprint: str | None = field(default=None, validator=optional(instance_of(str)))
     details: Mapping[str, object] | str | None = None
 
 
@@ -317,7 +319,7 @@ class NeedsRecovery:
 class Diverged:
     """The topology is ambiguous: there is no provable target."""
 
-    reason: str
+    reason: str = field(validator=instance_of(str))
     details: Mapping[str, object] | str | None = None
 
 

@@ -104,8 +104,8 @@ ADMISSIONS_KEPT: Final = 256
 STRANGERS_KEPT: Final = 64
 """How many retired incarnations a pane remembers, so that a chatty zombie costs no read each time."""
 
-UNSERVED_KEPT: Final = 1024
-"""How many generically blocked calls a pane remembers, so that an echo of one is not taken for an offer."""
+UNSERVED_KEPT: Final = 256
+"""Of how many batches, and how many calls of each, a pane remembers which calls were answered without the payload."""
 
 R = TypeVar("R", bound=Record)
 
@@ -132,7 +132,8 @@ class PaneActor(Actor):
         self.state = PaneState(pane_id=self.pane_id)
         self._admissions: OrderedDict[tuple[object, ...], AdmissionRecord] = OrderedDict()
         self._strangers: OrderedDict[str, IncarnationRecord | None] = OrderedDict()
-        self._unserved: OrderedDict[tuple[object, ...], None] = OrderedDict()
+        self._unserved: OrderedDict[tuple[object, ...], set[str | None]] = OrderedDict()
+        """The batches blocked in this activation, and which of their calls were answered generically."""
         self._parked: dict[int, _Parked] = {}
         self._tickets = 0
         self._alarm: trio.CancelScope | None = None
@@ -185,8 +186,9 @@ class PaneActor(Actor):
         if state.live is not None:
             passed = {"incarnation_id": state.live.incarnation_id, "decision": AdmissionDecision.PASS.value}
             latest = Query(AdmissionRecord, passed, order_by=("turn_ordinal",), descending=True, limit=1)
-            (admissions,) = await self.system.line.load(latest)
-            state = state.after(admissions)
+            unnamed = Query(AdmissionRecord, {**passed, "turn_ordinal": None}, limit=1)
+            for admissions in await self.system.line.load(latest, unnamed):
+                state = state.after(admissions)
         return await self._with_tail_triggers(state)
 
     async def _with_tail_triggers(self, state: PaneState) -> PaneState:
@@ -277,12 +279,24 @@ class PaneActor(Actor):
         if len(self._admissions) > ADMISSIONS_KEPT:
             self._admissions.popitem(last=False)
 
-    def _remember_unserved(self, call: ToolBoundary) -> None:
-        """This call's hook was given something else than the payload to print."""
-        if call.tool_call_id is not None:
-            self._unserved[_call_key(call)] = None
+    def _remember_blocked(self, admission: AdmissionRecord) -> None:
+        """From now on it is known which calls of this batch were answered, and how."""
+        if admission.decision is AdmissionDecision.BLOCK:
+            self._unserved[admission.key] = set()
             if len(self._unserved) > UNSERVED_KEPT:
                 self._unserved.popitem(last=False)
+
+    def _remember_unserved(self, call: ToolBoundary) -> None:
+        """This call's hook was given something else than the payload to print.
+
+        A batch with too many such calls is forgotten, as are those admitted before this activation: none of their
+        calls counts as an offer then, which costs a redelivery at most.
+        """
+        unserved = self._unserved.get(_batch_key(call))
+        if unserved is not None:
+            unserved.add(call.tool_call_id)
+            if len(unserved) > UNSERVED_KEPT:
+                del self._unserved[_batch_key(call)]
 
     # -- committing --
 
@@ -308,6 +322,7 @@ class PaneActor(Actor):
         for record in puts:
             if isinstance(record, AdmissionRecord):
                 self._remember(record)
+                self._remember_blocked(record)
         self.reached(transition, "applied")
         self._act(decision)
 
@@ -332,6 +347,7 @@ class PaneActor(Actor):
             match effect:
                 case RetiredIncarnation():
                     self._admissions.clear()
+                    self._unserved.clear()
                     self._recheck = True
                 case Replace():
                     self._resume_relaunching()
@@ -384,7 +400,7 @@ class PaneActor(Actor):
             admission=admission,
             blocked_by=blocked_by,
             patient=patient,
-            unheard=_call_key(call) in self._unserved,
+            unserved=self._unserved.get(_batch_key(call)),
             limits=self.system.limits,
             now=self.system.clock.now_ns(),
             mint=self._mint,
@@ -663,10 +679,6 @@ class PaneActor(Actor):
 
 def _batch_key(call: ToolBoundary) -> tuple[str, str, str]:
     return (call.incarnation_id, "" if call.turn is None else call.turn.id, call.batch_id)
-
-
-def _call_key(call: ToolBoundary) -> tuple[object, ...]:
-    return (*_batch_key(call), call.tool_call_id)
 
 
 def _only(record_type: type[R], rows: Sequence[Record]) -> list[R]:

@@ -7,7 +7,8 @@ Every call about a pane is decided by one actor, one call at a time: that is the
 (protocol-intent.md section 3).  `PaneState` is all that such a decision may look at:
 
 * `latest`, the incarnation with the highest epoch; the live one, if any is live, is always the latest;
-* `passed_ordinal`, how far that incarnation's turns have been let pass: an earlier turn binds nothing any more;
+* `passed_ordinal`, how far that incarnation's turns have been let pass: no turn up to there binds anything any more;
+  and `passed_unordered`, whether a batch whose turn had no name was: then no turn is provably later, and none binds;
 * `intents`, the unresolved intents, oldest first.  The rows belong to the intents' own actors; every event that
   touches one goes through the pane, so what stands here is what is stored.  The first of them, the *head*, is the
   only one that may be bound: at most one intent of a pane is active, and a later one stays detected until the
@@ -27,7 +28,7 @@ from typing import Final, TypeAlias, assert_never
 import orjson
 from attrs import evolve, frozen
 
-from fencepost.actors.decision import Decision
+from fencepost.actors.decision import Decision, Replace
 from fencepost.actors.intent_state import (
     Coalesce,
     CompleteBatch,
@@ -109,6 +110,9 @@ class PaneState:
     passed_ordinal: int | None = None
     """The highest turn ordinal among the batches of the live incarnation that were let pass."""
 
+    passed_unordered: bool = False
+    """Whether a batch of the live incarnation was let pass whose turn the adapter could not name."""
+
     @property
     def address(self) -> str:
         """This pane's address, as events and dead letters carry it."""
@@ -172,14 +176,20 @@ class PaneState:
     def with_incarnation(self, incarnation: IncarnationRecord) -> PaneState:
         """This state with one incarnation's committed row, if that is the latest."""
         if self.latest is None or incarnation.epoch > self.latest.epoch:
-            return evolve(self, latest=incarnation, passed_ordinal=None)
-        return evolve(self, latest=incarnation) if incarnation.epoch == self.latest.epoch else self
+            return evolve(self, latest=incarnation, passed_ordinal=None, passed_unordered=False)
+        if incarnation.epoch < self.latest.epoch:
+            return self
+        if incarnation.live:
+            return evolve(self, latest=incarnation)
+        return evolve(self, latest=incarnation, passed_ordinal=None, passed_unordered=False)
 
     def with_pass(self, admission: AdmissionRecord) -> PaneState:
         """This state with a batch that was let pass."""
         ordinal = admission.turn_ordinal
-        if ordinal is None or not self.is_live(admission.incarnation_id):
+        if not self.is_live(admission.incarnation_id):
             return self
+        if ordinal is None:
+            return evolve(self, passed_unordered=True)
         if self.passed_ordinal is not None and self.passed_ordinal >= ordinal:
             return self
         return evolve(self, passed_ordinal=ordinal)
@@ -195,13 +205,7 @@ class PaneState:
             if known.intent_id != intent.intent_id or not intent.resolved
         )
         same_tail = bool(kept) and kept[-1].intent_id == self.intents[-1].intent_id
-        return PaneState(
-            pane_id=self.pane_id,
-            latest=self.latest,
-            intents=kept,
-            seq_last=self.seq_last,
-            tail_triggers=self.tail_triggers if same_tail or not kept else None,
-        )
+        return evolve(self, intents=kept, tail_triggers=self.tail_triggers if same_tail or not kept else None)
 
 
 # -- who speaks, and refusals ------------------------------------------------------------------------------------
@@ -512,4 +516,6 @@ def decide_resolve(state: PaneState, intent_id: str, resolution: str, by: str, n
     # detection is known to have been begun with no such tools about; a diverged one may have been found so.
     lingering = state.latest is not None and intent.state is IntentState.TOPOLOGY_DIVERGED
     event = Resolve(resolution=resolution, by=by, attended=state.live is not None or lingering)
-    return Decision(answer=Applied(), intent_events=((intent, event),))
+    # A successor that was wished for while only a human could lead on has nothing else left to wait for.
+    wished = state.latest is not None and state.latest.relaunch
+    return Decision(answer=Applied(), intent_events=((intent, event),), effects=(Replace(),) if wished else ())

@@ -43,7 +43,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 from unittest import mock
 
 import click
@@ -100,7 +100,7 @@ class Sizes:
 
 
 QUICK: Final = Sizes(
-    rounds=2,
+    rounds=1,
     raw_commits=40,
     lives_one=3,
     lives_many=1,
@@ -234,18 +234,19 @@ def taping(tape: list[list[Statement]]) -> type[sqlite3.Connection]:
     """Return a connection class that adds to `tape` a list for each transaction, of what changed a row in it."""
 
     class Cursor(sqlite3.Cursor):
-        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-            result = super().execute(sql, parameters)
+        def execute(self, sql: str, parameters: Any = (), /) -> Self:
+            super().execute(sql, parameters)
             if sql.startswith("BEGIN"):
                 tape.append([])
             elif sql.startswith(("INSERT", "UPDATE", "DELETE")) and self.rowcount > 0:
                 tape[-1].append(Statement(sql, tuple(parameters), many=False))
-            return result
+            return self
 
-        def executemany(self, sql: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
+        def executemany(self, sql: str, rows: Iterable[Any], /) -> Self:
             listed = [tuple(row) for row in rows]
             tape[-1].extend(Statement(sql, row, many=True) for row in listed)
-            return super().executemany(sql, listed)
+            super().executemany(sql, listed)
+            return self
 
     class Connection(sqlite3.Connection):
         def cursor(self, factory: Any = Cursor) -> Any:
@@ -530,7 +531,7 @@ def open_large_store(url: str, unresolved: int) -> tuple[float, float]:
         everybody = trio.Event()
 
         class Waiting:
-            async def reconcile(self, _attempt: object) -> Reconciled:
+            async def reconcile(self, attempt: object) -> Reconciled:  # noqa: ARG002 - the port's name
                 nonlocal waiting
                 waiting -= 1
                 if waiting == 0:
@@ -559,7 +560,7 @@ def bytes_per_pane(url: str, pane_ids: Sequence[str]) -> tuple[float, float]:
             await supervisor.pane(pane_id).sync_status()
 
     async def until_asleep(supervisor: Any) -> None:
-        while (await supervisor.status()).awake:
+        while (await supervisor.status()).awake:  # noqa: ASYNC110 - nobody is told who fell asleep
             await trio.sleep(0.05)
 
     async def run_asleep() -> None:

@@ -52,7 +52,20 @@ __all__ = [
 
 
 class FencepostError(Exception):
-    """Base of every error this library raises on purpose."""
+    """Base of every error this library raises on purpose.  Keeps its attributes through pickling and copying."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """The class, the message and the attributes: each class has an `__init__` of its own."""
+        return (_rebuilt, (type(self), self.args, self.__dict__))
+
+
+def _rebuilt(
+    error_type: type[FencepostError], args: tuple[object, ...], attributes: dict[str, object]
+) -> FencepostError:
+    error = error_type.__new__(error_type, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidTransition(FencepostError):  # noqa: N818 - names are the contract's

@@ -29,6 +29,23 @@ class Stage(StrEnum):
     CONSUMED = "consumed"
     RESPONDED = "responded"
 
+    # A str compares by its letters; a stage by how far it is.
+
+    def __lt__(self, other: object) -> bool:
+        return _ORDER[self] < _ORDER[other] if isinstance(other, Stage) else NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        return _ORDER[self] <= _ORDER[other] if isinstance(other, Stage) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return _ORDER[self] > _ORDER[other] if isinstance(other, Stage) else NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        return _ORDER[self] >= _ORDER[other] if isinstance(other, Stage) else NotImplemented
+
+
+_ORDER: Final = {stage: place for place, stage in enumerate(Stage)}
+
 
 class Stop(StrEnum):
     """Where a delivery ended beside the ladder."""

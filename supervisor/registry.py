@@ -12,12 +12,13 @@ state from the store and serves.  Three things end an activation:
   `crashes_max` deaths within `crash_window_seconds` quarantine the address instead, until `revive`;
 * the *runtime* ends, by closing or by a fault: everybody gets `MailboxClosed` or `StoreFault`.
 
-Activations are numbered per address; whatever an earlier number still says is fenced by the actor.  All of this runs
-in one trio task tree and needs no locks: a step without an await is atomic.
+Activations are numbered; whatever an earlier number still says is fenced by the actor.  All of this runs in one trio
+task tree and needs no locks: a step without an await is atomic.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -84,7 +85,9 @@ class Registry:
         self._options = options
         self._crash_points = crash_points
         self._awake: dict[str, Actor] = {}
-        self._activations: dict[str, int] = {}
+        self._activations = itertools.count(1)  # one count for all addresses: nothing is kept of one that sleeps
+        self._unwinding: dict[str, Actor] = {}
+        """Ended activations whose child tasks have not: the next one waits, or two reconcilers would be at one's files."""
         self._histories: dict[str, CrashHistory] = {}
         self._anybody = trio.Event()
         self._closed = False
@@ -142,8 +145,7 @@ class Registry:
         self._require_open()
         if self._histories.get(address, CrashHistory()).quarantined:
             raise ActorQuarantined(address)
-        activation = self._activations.get(address, 0) + 1
-        self._activations[address] = activation
+        activation = next(self._activations)
         actor = self._make(address, activation, seen)
         self._awake[address] = actor
         self.nursery.start_soon(self._live, actor)
@@ -163,6 +165,10 @@ class Registry:
         error: BaseException | None = None
         try:
             with actor.scope:
+                predecessor = self._unwinding.get(actor.address)
+                if predecessor is not None:
+                    await predecessor.unwound.wait()
+                    self._unwinding.pop(actor.address, None)
                 await actor.run()
         except Exception as raised:  # noqa: BLE001 - an actor's death is the supervisor's business, never trio's
             error = raised
@@ -180,6 +186,8 @@ class Registry:
         if self._awake.get(actor.address) is actor:
             del self._awake[actor.address]
         actor.end_children()
+        if not actor.unwound.is_set():
+            self._unwinding[actor.address] = actor
         envelopes = [actor.current, *actor.leftovers(), *actor.inbox.close()]
         for envelope in envelopes:
             if envelope is not None and not envelope.reply.settled:

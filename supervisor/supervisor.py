@@ -72,6 +72,7 @@ class Pane:
         check_id("harness", harness)
         if session_id is not None:
             check_id("session_id", session_id)
+        _require("capabilities", capabilities, Capabilities)
         request = LaunchRequest(harness=harness, session_id=session_id, capabilities=capabilities)
         return cast("Launch", await self._ask(calls.LaunchHarness(request)))
 
@@ -101,6 +102,7 @@ class Pane:
 
         Raises `InvalidTransition` if the runtime has no Reconciler.
         """
+        _require("transition", transition, BaseTransition)
         return cast("DetectedIntent", await self._ask(calls.Detect(transition)))
 
     async def pre_tool_use(self, boundary: ToolBoundary, wait_seconds: float | None = None) -> Decision:
@@ -109,6 +111,7 @@ class Pane:
         Waits at most `wait_seconds` (default `Options.sibling_wait_seconds`) for a reconciliation, then blocks
         generically; 0 decides now.  Cancelling the caller decides nothing and undoes nothing.
         """
+        _require("boundary", boundary, ToolBoundary)
         if wait_seconds is None:
             wait_seconds = self._runtime.options.sibling_wait_seconds
         if not wait_seconds >= 0:
@@ -199,11 +202,11 @@ class Supervisor:
         `follow=False` ends after the last stored one.  Nobody ever waits for a follower.  Raises `MailboxClosed`
         when the runtime closes, `StoreFault` after a live `runtime.faulted` event when the store fails.
         """
-        return self._runtime.events(after, follow=follow)
+        return self._runtime.events(_count("after", after), follow=follow)
 
     async def dead_letters(self, after: int = 0) -> list[DeadLetter]:
         """Refused and fenced calls with `seq` above `after`, oldest first (G-7)."""
-        return await self._runtime.call(self._runtime.line.load_dead_letters, after)
+        return await self._runtime.call(self._runtime.line.load_dead_letters, _count("after", after))
 
     async def status(self) -> RuntimeStatus:
         """The runtime at this moment; answers also when the store has failed, naming the fault."""
@@ -223,6 +226,20 @@ class Supervisor:
     async def aclose(self) -> None:
         """Close the runtime within `Options.close_seconds`; waiting and later calls get `MailboxClosed`."""
         await self._runtime.aclose()
+
+
+def _require(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{field} must be a {kind.__name__}, not {value!r}")
+
+
+def _count(field: str, value: int) -> int:
+    """A sequence number to start after."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{field} must be an int, not {value!r}")
+    if not 0 <= value < 2**63:
+        raise ValueError(f"{field} must be 0 or more and fit 64 bits, not {value!r}")
+    return value
 
 
 def _text(field: str, value: str) -> str:

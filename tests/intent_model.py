@@ -71,10 +71,12 @@ class Intent:
     discarded: bool = False
     payload: bytes | None = None
     planned: str | None = None
+    doubtful: bool = field(default=False, compare=False)
+    """Offered to a batch that was admitted before: the runtime may have forgotten that this call was never answered."""
 
     def bind(self, mode: str | None = None, process: int | None = None, turn: int | None = None, batch=None) -> None:
         self.mode, self.process, self.turn, self.batch = mode, process, turn, batch
-        self.completed = self.offered = self.handshake = False
+        self.completed = self.offered = self.handshake = self.doubtful = False
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Call:
     batch: str
     echo: int | str | None = None
     unseen: str | None = None
+    name: str | None = None
+    """The tool call's own id."""
 
     @property
     def key(self) -> tuple[int | None, str, str]:
@@ -109,6 +113,14 @@ class Durable:
     letters: int = 0
 
 
+def same(model: Durable, found: Durable) -> bool:
+    """Whether the store is as the model says; where an offer is doubtful the model takes over what is stored."""
+    for intent, row in zip(model.intents, found.intents, strict=False):
+        if intent.doubtful and intent.offered:
+            intent.offered = row.offered
+    return model == found
+
+
 class Blocked(Exception):  # noqa: N818
     """A launch that section 8 forbids."""
 
@@ -122,6 +134,8 @@ class PaneModel:
         self.redeliveries_max = redeliveries_max
         self.now = Durable()
         self.waiting: list[Waiting] = []
+        self.unserved: set[tuple] = set()
+        """Calls that were told to block without the payload: whoever repeats one may have nobody who listens."""
         self.answers: dict[int, tuple[tuple, int]] = {}
         """What callers who waited were told, by their names, and after how many commits."""
         self.stages: list[Durable] = []
@@ -207,6 +221,8 @@ class PaneModel:
     ) -> tuple | None:
         """The decision, or None for a caller that waits."""
         answer = self._decide(call, patient=patient, elsewhere=elsewhere)
+        if answer is not None and answer[0] == "generic":
+            self.unserved.add((call.key, call.name))
         self.told_at = len(self.stages) - 1
         if not settling:
             self._after()
@@ -258,14 +274,20 @@ class PaneModel:
             if head.redeliveries >= self.redeliveries_max:
                 return self._restart("redeliveries_spent")
             head.bind(SOFT, call.epoch, call.turn, call.batch)
-            head.offered = True
+            self._offer(head, call)
             head.redeliveries += 1
             self._admit(call, head.seq, always=True)
             return payload(head.seq)
-        offer = not head.completed and not head.offered
-        head.offered = head.offered or offer
-        self._admit(call, head.seq, always=offer)
+        offered = head.offered
+        if not head.completed and not offered:
+            self._offer(head, call)
+        self._admit(call, head.seq, always=head.offered and not offered)
         return payload(head.seq)
+
+    def _offer(self, head: Intent, call: Call) -> None:
+        """The saved bytes go to a call that was not answered before."""
+        head.offered = (call.key, call.name) not in self.unserved
+        head.doubtful = call.key in self.now.admissions
 
     @staticmethod
     def _relation(head: Intent, call: Call) -> str:
@@ -298,6 +320,10 @@ class PaneModel:
             return self._restart("payload_unbound")
         if call.turn is None or not speaker.ordered:
             return self._restart("turn_order_unknown")
+        passed = [key[1] for key, decision in self.now.admissions.items() if key[0] == speaker.epoch and decision == PASS]
+        if first is None and any(turn and call.turn <= int(turn.removeprefix("turn-")) for turn in passed):
+            self._admit(call, head.seq)
+            return generic("reconciling")
         head.state = "reconciling"
         head.bind(SOFT, speaker.epoch, call.turn, call.batch)
         self._admit(call, head.seq, always=True)

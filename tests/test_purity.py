@@ -28,6 +28,7 @@ PURE = {
     "fencepost.mailbox.mutation",
     "fencepost.mailbox.query",
     "fencepost.mailbox.storable",
+    "fencepost.mailbox.text",
     "fencepost.mailbox.records",
     "fencepost.supervisor.fence",
     "fencepost.supervisor.incarnation_state",

@@ -53,3 +53,10 @@ def test_stages_and_stops_are_the_protocols():
 
 def test_nothing_reached_is_neither_a_stage_nor_a_stop():
     assert (Reach().stage, Reach().stop) == (None, None)
+
+
+def test_stages_compare_by_how_far_they_are():
+    assert list(Stage) == sorted(Stage)
+    assert Stage.STORED < Stage.DELIVERED < Stage.CONSUMED < Stage.RESPONDED
+    assert Stage.RESPONDED >= Stage.CONSUMED > Stage.STORED
+    assert max(Stage.CONSUMED, Stage.DELIVERED) is Stage.CONSUMED

@@ -31,9 +31,6 @@ BOUNDS: Final = {
     help="How large a world  [default: full; with --all-faults the smallest that shows it].",
 )
 @click.option("--faults", type=click.IntRange(min=0), help="At most so many faults a run, instead of the bounds' own.")
-@click.option(
-    "--strays", is_flag=True, help="Also serve a repeated request whose hook has ended before its batch is reported."
-)
 @click.option("--fault", type=click.Choice(list(FAULTS)), metavar="NAME", help="With this deliberate fault.")
 @click.option("--all-faults", is_flag=True, help="With each deliberate fault in turn; each must be caught.")
 @click.option("--list-faults", is_flag=True, help="List the deliberate faults.")
@@ -42,7 +39,6 @@ def main(
     *,
     bounds: str | None,
     faults: int | None,
-    strays: bool,
     fault: str | None,
     all_faults: bool,
     list_faults: bool,
@@ -59,7 +55,7 @@ def main(
     if fault is not None and all_faults:
         raise click.UsageError("--fault and --all-faults exclude each other")
     names = (bounds,) if bounds else ("tiny", "small") if all_faults else ("full",)
-    sizes = [BOUNDS[name]._replace(strays=strays) for name in names]
+    sizes = [BOUNDS[name] for name in names]
     if faults is not None:
         sizes = [size._replace(faults=faults) for size in sizes]
     for name, size in zip(names, sizes, strict=True):

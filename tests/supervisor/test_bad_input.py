@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import sqlite3
 import sys
 
@@ -16,11 +18,14 @@ from fencepost.supervisor import (
     BaseTransition,
     BlockGeneric,
     BlockRestart,
+    Diverged,
     FencepostError,
     InvalidIdentifier,
     InvalidTransition,
+    LaunchBlocked,
     MailboxClosed,
     ModelTurn,
+    NeedsRecovery,
     Options,
     Reason,
     Refused,
@@ -348,3 +353,38 @@ async def test_a_full_disk_faults_the_runtime_visibly_and_loses_nothing(tmp_path
         for number in range(int(acknowledged)):
             assert len(await supervisor.pane(f"pane-{number}").intents()) == 1
     assert await check(url) == []
+
+
+async def test_arguments_of_the_wrong_type_are_the_callers_alone(url):
+    async with open_supervisor(url, reconciler=Workspace(), options=Options(crashes_max=0)) as supervisor:
+        pane = supervisor.pane("pane")
+        for call in (
+            lambda: supervisor.dead_letters("x"),
+            lambda: supervisor.dead_letters(2**70),
+            lambda: anext(supervisor.events(after=None)),
+            lambda: pane.detect(None),
+            lambda: pane.pre_tool_use("boundary"),
+            lambda: pane.pre_tool_use(ToolBoundary("i", None, "b"), wait_seconds=float("nan")),
+            lambda: pane.launch("claude-code", None, "capable"),
+            lambda: pane.retire("i", None),
+            lambda: pane.resolve("i", 7, by="ada"),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                await call()
+        for make in (
+            lambda: moved("A", "B", ambiguous=5),
+            lambda: NeedsRecovery(None),
+            lambda: Diverged(b"bytes"),
+            lambda: ModelTurn("turn", 2**63),
+            lambda: ModelTurn("turn", True),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                make()
+        assert (await supervisor.status()).fault is None
+        assert await pane.sync_status() == "in_sync"
+
+
+def test_errors_keep_their_attributes_when_they_travel():
+    blocked = LaunchBlocked("intent-1", "reconciling", "its payload does not exist yet")
+    for copied in (pickle.loads(pickle.dumps(blocked)), copy.copy(blocked)):
+        assert (str(copied), copied.intent_id, copied.state) == (str(blocked), "intent-1", "reconciling")

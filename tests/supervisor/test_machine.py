@@ -26,7 +26,7 @@ import trio
 from bridges import Processes, reconciled
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
-from intent_model import ALLOW, APPLIED, PASS, UNCHANGED, Call, Durable, Intent, PaneModel, Process, Waiting
+from intent_model import ALLOW, APPLIED, PASS, UNCHANGED, Call, Durable, Intent, PaneModel, Process, Waiting, same
 
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import AdmissionRecord, IncarnationRecord, IntentRecord, TriggerRecord
@@ -364,7 +364,7 @@ class Machine(RuleBasedStateMachine):
             assert answers == expected, f"told {answers}, the model {expected}"
             for pane, model in self.models.items():
                 found = self.rows[pane].durable
-                assert found == model.now, f"pane {pane} is {found}, the model {model.now}"
+                assert same(model.now, found), f"pane {pane} is {found}, the model {model.now}"
         else:
             self.accept_death(answers)
         waiting = sorted(waiting.name for model in self.models.values() for waiting in model.waiting)
@@ -408,7 +408,7 @@ class Machine(RuleBasedStateMachine):
                 survivor.begin()
                 if wakes:
                     survivor.wake()
-                if survivor.now == found:
+                if same(survivor.now, found):
                     survivor.begin()
                     return survivor
                 tried.append(survivor.now)
@@ -551,20 +551,22 @@ class Machine(RuleBasedStateMachine):
         echo=st.sampled_from(["right", "right", "right", "wrong", None]),
         patient=st.booleans(),
         unseen=st.sampled_from([None] * 8 + ["yes", "maybe"]),
+        name=st.sampled_from(["call-1", "call-2", "call-3"]),
     )
-    def tool_call(self, pane, who, where, echo, patient, unseen) -> None:
+    def tool_call(self, pane, who, where, echo, patient, unseen, name) -> None:
         epoch, incarnation_id, foreign = self.speaker(pane, who)
         turn, batch = self.spot(pane, epoch, where)
         row = None if foreign else self.rows[pane].processes.get(epoch or 0)
         startup = None if row is None else row.startup_delivery_id
         echo_id = {"right": startup, "wrong": "not-the-one", None: None}[echo]
-        call = Call(epoch, turn, batch, epoch if echo_id is not None and echo == "right" else echo, unseen)
+        call = Call(epoch, turn, batch, epoch if echo_id is not None and echo == "right" else echo, unseen, name)
         self.begin()
         predicted = self.models[pane].tool_call(call, patient=patient, elsewhere=foreign)
         boundary = ToolBoundary(
             incarnation_id,
             None if turn is None else ModelTurn(f"turn-{turn}", turn),
             batch,
+            tool_call_id=name,
             startup_delivery_id=echo_id,
             passed_unseen=unseen,
         )
@@ -744,13 +746,13 @@ class Machine(RuleBasedStateMachine):
         elif head.mode == "restart_startup" and not head.handshake:
             self.startup_ready(pane, "live", "right", True)
         elif head.mode == "soft_batch" and not head.offered and not head.completed:
-            self.tool_call(pane, "live", "bound", None, False, None)
+            self.tool_call(pane, "live", "bound", None, False, None, "call-2")
         elif head.mode == "soft_batch" and head.state == "materialized" and not head.completed:
             self.mark_delivered(pane, "live", "head", "bound")
         elif head.mode == "soft_batch" and not head.completed:
             self.post_tool_batch(pane, "live", "bound")
         else:
-            self.tool_call(pane, "live", "later turn", "right", True, None)
+            self.tool_call(pane, "live", "later turn", "right", True, None, "call-1")
 
     # -- rules: time, death, return --
 
