@@ -104,7 +104,7 @@ class Actor(ABC):
         self._daemons: set[trio.CancelScope] = set()
         self.ended = False
         self.unwound = trio.Event()
-        """Set once this activation has ended and its child tasks with it; cancelled code of a bridge may take its time."""
+        """Set once this activation and its child tasks have ended; a bridge's cancelled code may take its time."""
 
     # -- what a kind of actor provides --
 

@@ -18,7 +18,7 @@ allowed later: its calls were planned by a model that had not been told.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Set as AbstractSet
 
 from attrs import field, frozen
 
@@ -94,7 +94,7 @@ class Boundary:
     admission: AdmissionRecord | None = None
     blocked_by: IntentRecord | None = None
     patient: bool = False
-    unserved: Set[str | None] | None = None
+    unserved: AbstractSet[str | None] | None = None
     limits: Limits = field(factory=Limits)
     now: int
     mint: Mint

@@ -339,9 +339,12 @@ def _retired(state: PaneState, reason: str, now: int, *, relaunch: bool) -> Deci
 # -- a human's two ways out of exhaustion (section 7.5) ----------------------------------------------------------
 
 
-def decide_rearm(state: PaneState, intent_id: str, now: int) -> Decision:
-    """Grant a new epoch of startup attempts; the wish for the first of them is stored, as in `give_up`."""
-    intent = state.find(intent_id)
+def decide_rearm(state: PaneState, intent_id: str, now: int, resolved: IntentRecord | None = None) -> Decision:
+    """Grant a new epoch of startup attempts; the wish for the first of them is stored, as in `give_up`.
+
+    `resolved` is the intent with that id where it is one of this pane's that is over.
+    """
+    intent = state.find(intent_id) or resolved
     if intent is None or intent.exhausted_at is None:
         return _not_exhausted(state, "rearm", intent, intent_id, now)
     latest = state.latest
@@ -349,9 +352,11 @@ def decide_rearm(state: PaneState, intent_id: str, now: int) -> Decision:
     return Decision(answer=Applied(), puts=wishes, intent_events=((intent, Rearm()),), effects=(Replace(),))
 
 
-def decide_discard(state: PaneState, intent_id: str, approval: str, now: int) -> Decision:
-    """Give the delivery up on the strength of the one-shot approval; nothing is claimed."""
-    intent = state.find(intent_id)
+def decide_discard(
+    state: PaneState, intent_id: str, approval: str, now: int, resolved: IntentRecord | None = None
+) -> Decision:
+    """Give the delivery up on the strength of the one-shot approval; nothing is claimed.  `resolved` as in rearm."""
+    intent = state.find(intent_id) or resolved
     if intent is None or intent.exhausted_at is None:
         return _not_exhausted(state, "discard", intent, intent_id, now)
     if approval != intent.approval:
@@ -362,7 +367,7 @@ def decide_discard(state: PaneState, intent_id: str, approval: str, now: int) ->
 
 def _not_exhausted(state: PaneState, call: str, intent: IntentRecord | None, intent_id: str, now: int) -> Decision:
     if intent is None:
-        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no unresolved intent {intent_id!r}")
+        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no intent {intent_id!r}")
     else:
         refused = Refused(Reason.NOT_EXHAUSTED, f"intent {intent_id} is {intent.state} and not exhausted")
     return refusal(state, call, None, refused, now)

@@ -134,7 +134,7 @@ class IntentActor(Actor):
         record = rows[0] if rows else None
         if record is not None and not isinstance(record, IntentRecord):
             raise CorruptRecord(self.address, f"the store answered a {type(record).__name__}")
-        self._record = record
+        self._record = None if record is None else record.require_intact()
         if record is not None and record.state is IntentState.RECONCILING:
             self._begin_attempt(record, resumed=True)
         if owed:
@@ -176,7 +176,7 @@ class IntentActor(Actor):
     # -- events from the pane --
 
     async def _join(self, envelope: Envelope, message: Join) -> None:
-        fenced = self._fence(message.activation, message.part.label)
+        fenced = None if message.rest else self._fence(message.activation, message.part.label)
         if fenced is not None:
             await self._refuse(envelope, fenced, message.part.label, message.now)
             return
@@ -200,7 +200,9 @@ class IntentActor(Actor):
             await self.system.line.commit(mutation)
             return mutation.puts
         (seen, event), *rest = message.rest
-        following = Join(event=event, seen=seen, part=mutation, rest=tuple(rest), now=message.now)
+        following = Join(
+            event=event, seen=seen, part=mutation, rest=tuple(rest), activation=message.activation, now=message.now
+        )
         answer = await self.system.ask(f"intent:{seen.intent_id}", following)
         if not isinstance(answer, tuple):
             raise CorruptRecord(self.address, f"a join was answered with {answer!r}")

@@ -179,7 +179,7 @@ class PaneActor(Actor):
             Query(IntentRecord, pane, order_by=("seq",), descending=True, limit=1),
         )
         state = PaneState(pane_id=self.pane_id).after([*_only(IncarnationRecord, incarnations)])
-        state = state.after(_only(IntentRecord, intents))
+        state = state.after(intent.require_intact() for intent in _only(IntentRecord, intents))
         last = _only(IntentRecord, newest)
         if last:
             state = evolve(state, seq_last=last[0].seq)
@@ -272,7 +272,16 @@ class PaneActor(Actor):
 
     async def _intent(self, intent_id: str) -> IntentRecord | None:
         """An intent of this or another pane: an unresolved one from memory, any other from the store."""
-        return self.state.find(intent_id) or await self._find(IntentRecord, intent_id=intent_id)
+        known = self.state.find(intent_id)
+        if known is not None:
+            return known
+        found = await self._find(IntentRecord, intent_id=intent_id)
+        return None if found is None else found.require_intact()
+
+    async def _over(self, intent_id: str) -> IntentRecord | None:
+        """The intent, if it is one of this pane's that is resolved."""
+        intent = await self._intent(intent_id)
+        return intent if intent is not None and intent.pane_id == self.pane_id and intent.resolved else None
 
     def _remember(self, admission: AdmissionRecord) -> None:
         self._admissions[admission.key] = admission
@@ -484,10 +493,17 @@ class PaneActor(Actor):
         envelope.reply.answer(None)
 
     async def _settle_parked(self) -> None:
-        """Something the parked callers wait for has changed: decide each again, first come first served."""
+        """Something the parked callers wait for has changed: decide each again, first come first served.
+
+        Those of the bound batch come first: what a later batch gets may bind the intent to that one instead.
+        """
         self._recheck = False
-        for ticket, parked in list(self._parked.items()):
+        for ticket, parked in sorted(self._parked.items(), key=self._of_another_batch):
             await self._decide_parked(ticket, parked)
+
+    def _of_another_batch(self, ticket_and_parked: tuple[int, _Parked]) -> bool:
+        head, message = self.state.head, ticket_and_parked[1].envelope.message
+        return head is None or not isinstance(message, PreToolUse) or message.boundary.batch_id != head.batch_id
 
     async def _decide_parked(self, ticket: int, parked: _Parked) -> None:
         envelope, message = parked.envelope, parked.envelope.message
@@ -559,20 +575,24 @@ class PaneActor(Actor):
         message = envelope.message
         assert isinstance(message, ResolveIntent)
         now = self.system.clock.now_ns()
-        decision = decide_resolve(self.state, message.intent_id, message.resolution, message.by, now)
+        decision = decide_resolve(
+            self.state, message.intent_id, message.resolution, message.by, now, await self._over(message.intent_id)
+        )
         await self._decide(envelope, decision)
         self._resume_relaunching()
 
     async def _rearm(self, envelope: Envelope) -> None:
         message = envelope.message
         assert isinstance(message, RearmIntent)
-        await self._decide(envelope, decide_rearm(self.state, message.intent_id, self.system.clock.now_ns()))
+        over = await self._over(message.intent_id)
+        await self._decide(envelope, decide_rearm(self.state, message.intent_id, self.system.clock.now_ns(), over))
 
     async def _discard(self, envelope: Envelope) -> None:
         message = envelope.message
         assert isinstance(message, DiscardIntent)
         now = self.system.clock.now_ns()
-        await self._decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now))
+        over = await self._over(message.intent_id)
+        await self._decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now, over))
 
     async def _sync_status(self, envelope: Envelope) -> None:
         unstoppable = self._relauncher is not None and self._relauncher.stop_failed

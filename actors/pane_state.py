@@ -499,11 +499,16 @@ def _prepared(
 # -- a human's word (contract I-13) ------------------------------------------------------------------------------
 
 
-def decide_resolve(state: PaneState, intent_id: str, resolution: str, by: str, now: int) -> Decision:
-    """Leave recovery_required or topology_diverged, with the choice recorded."""
-    intent = state.find(intent_id)
+def decide_resolve(
+    state: PaneState, intent_id: str, resolution: str, by: str, now: int, resolved: IntentRecord | None = None
+) -> Decision:
+    """Leave recovery_required or topology_diverged, with the choice recorded.
+
+    `resolved` is the intent with that id where it is one of this pane's that is over.
+    """
+    intent = state.find(intent_id) or resolved
     if intent is None:
-        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no unresolved intent {intent_id!r}")
+        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no intent {intent_id!r}")
         return refusal(state, "resolve", None, refused, now)
     if intent.state not in _CONFLICTED_STATES:
         return Decision(answer=Unchanged())

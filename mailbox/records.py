@@ -15,6 +15,7 @@ own CHECKs, unique indexes and foreign keys.
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import ClassVar, Final, Self
 
@@ -282,6 +283,16 @@ class IntentRecord(Versioned):
         if (self.planned_op is None) != (self.starting_op is None):
             return "a plan names both operations"
         return None
+
+    def require_intact(self) -> IntentRecord:
+        """This row, if its payload still is what its hash says; asked wherever a row comes from the store.
+
+        Raises `CorruptRecord`: bytes that have changed must never be handed out.
+        """
+        payload = self.payload
+        if payload is not None and hashlib.sha256(payload).hexdigest() != self.payload_sha256:
+            raise CorruptRecord(f"{self.TABLE}{self.key!r}", "payload and payload_sha256 disagree")
+        return self
 
     @property
     def resolved(self) -> bool:

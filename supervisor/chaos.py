@@ -109,7 +109,7 @@ class Chaos:
         transition, slash, boundary = point.rpartition("/")
         if not slash or "." not in transition or boundary not in BOUNDARIES:
             raise ValueError(f"a point is kind.transition/boundary with a boundary of {BOUNDARIES}, not {point!r}")
-        if nth < 1:
+        if isinstance(nth, bool) or not isinstance(nth, int) or nth < 1:
             raise ValueError(f"nth counts from 1, not {nth!r}")
         arm = _Arm(point, nth, Kill(what))
         with self._lock:

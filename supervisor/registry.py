@@ -87,11 +87,13 @@ class Registry:
         self._awake: dict[str, Actor] = {}
         self._activations = itertools.count(1)  # one count for all addresses: nothing is kept of one that sleeps
         self._unwinding: dict[str, Actor] = {}
-        """Ended activations whose child tasks have not: the next one waits, or two reconcilers would be at one's files."""
+        """Ended activations whose child tasks have not: the next one waits, or two reconcilers might be at work."""
         self._histories: dict[str, CrashHistory] = {}
         self._anybody = trio.Event()
         self._closed = False
         self._faulted = False
+        self._over: dict[Actor, trio.Event] = {}
+        """Who waits for the end of a killed activation."""
         self._on_fault = on_fault
 
     # -- what actors ask for --
@@ -161,8 +163,20 @@ class Registry:
         raise MailboxClosed(f"no actor answers at {address}")
 
     async def _live(self, actor: Actor) -> None:
-        """One activation from its start to its end, whatever that is."""
-        error: BaseException | None = None
+        """One activation from its start to its end, whatever that is, and whatever follows from it."""
+        try:
+            error = await self._run_to_its_end(actor)
+            if error is None:
+                self._leave(actor, MailboxClosed("the runtime is closed"))
+            else:
+                await self._bury(actor, error)
+        finally:
+            over = self._over.pop(actor, None)
+            if over is not None:
+                over.set()
+
+    async def _run_to_its_end(self, actor: Actor) -> BaseException | None:
+        """Run an activation, behind what is left of the one before it; what it died of, or None."""
         try:
             with actor.scope:
                 predecessor = self._unwinding.get(actor.address)
@@ -171,15 +185,11 @@ class Registry:
                     self._unwinding.pop(actor.address, None)
                 await actor.run()
         except Exception as raised:  # noqa: BLE001 - an actor's death is the supervisor's business, never trio's
-            error = raised
+            return actor.fatal or raised
         except trio.Cancelled:
             self._leave(actor, MailboxClosed("the runtime is closed"))
             raise
-        error = actor.fatal or error
-        if error is None:
-            self._leave(actor, MailboxClosed("the runtime is closed"))
-        else:
-            await self._bury(actor, error)
+        return actor.fatal
 
     def _leave(self, actor: Actor, error: BaseException) -> None:
         """This activation is over: end its tasks and answer everybody who waits for it."""
@@ -274,14 +284,18 @@ class Registry:
         """The addresses that crashed too often."""
         return [address for address, history in self._histories.items() if history.quarantined]
 
-    def kill(self, address: str) -> None:
-        """Kill an activation, as chaos would; a sleeping address is left alone."""
+    async def kill(self, address: str) -> None:
+        """Kill an activation, as chaos would, and wait until it is over; a sleeping address is left alone."""
+        self._require_open()
         actor = self._awake.get(address)
         if actor is not None:
+            over = self._over.setdefault(actor, trio.Event())
             actor.crash(ActorKilled(f"kill({address!r})"))
+            await over.wait()
 
     async def revive(self, address: str) -> bool:
         """Lift a quarantine; answers whether there was one."""
+        self._require_open()
         if not self._histories.get(address, CrashHistory()).quarantined:
             return False
         del self._histories[address]

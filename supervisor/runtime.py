@@ -31,7 +31,7 @@ from fencepost.mailbox.records import IncarnationRecord
 from fencepost.mailbox.stores.store import open_store
 from fencepost.supervisor.chaos import Chaos, steady_scheduling
 from fencepost.supervisor.events import EventHub
-from fencepost.supervisor.hosts import Host, Service, acquire_host
+from fencepost.supervisor.hosts import STOP_MARGIN, Host, Service, acquire_host
 from fencepost.supervisor.options import Options
 from fencepost.supervisor.recovery import recover
 from fencepost.supervisor.registry import Registry
@@ -192,7 +192,9 @@ class Runtime:
             return
         self._closed = True
         try:
-            await self._host.stop_service(self._service, self._ask_to_stop, self.options.close_seconds)
+            # A fifth of the bound is kept for what does not end when asked: it is cancelled, then abandoned.
+            margin = min(STOP_MARGIN, self.options.close_seconds / 5)
+            await self._host.stop_service(self._service, self._ask_to_stop, self.options.close_seconds - margin, margin)
         finally:
             await self._host.release()
 
@@ -254,7 +256,7 @@ class Runtime:
 
     async def kill(self, address: str) -> None:
         """Kill an awake actor."""
-        self._registry.kill(address)
+        await self._registry.kill(address)
 
     async def revive(self, address: str) -> bool:
         """Lift a quarantine."""

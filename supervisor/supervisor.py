@@ -7,6 +7,7 @@ store failed, for good), `ActorCrashed` (ask again; the store knows how far it g
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -38,6 +39,9 @@ __all__ = ["IntentHandle", "Pane", "Supervisor"]
 
 T = TypeVar("T")
 
+
+_FOREVER_SECONDS: Final = 1e12
+"""What is longer than thirty thousand years is for ever; a clock cannot count it."""
 
 _ANY_HARNESS: Final = Capabilities()
 
@@ -114,9 +118,7 @@ class Pane:
         _require("boundary", boundary, ToolBoundary)
         if wait_seconds is None:
             wait_seconds = self._runtime.options.sibling_wait_seconds
-        if not wait_seconds >= 0:
-            raise ValueError(f"wait_seconds must be 0 or more, not {wait_seconds!r}")
-        return cast("Decision", await self._ask(calls.PreToolUse(boundary, wait_seconds)))
+        return cast("Decision", await self._ask(calls.PreToolUse(boundary, _seconds("wait_seconds", wait_seconds))))
 
     async def mark_delivered(self, intent_id: str, incarnation_id: str, turn_id: str, batch_id: str) -> Answer:
         """The hook wrote the payload to the harness.  Idempotent; the first time is kept (section 5, I-7)."""
@@ -240,6 +242,13 @@ def _count(field: str, value: int) -> int:
     if not 0 <= value < 2**63:
         raise ValueError(f"{field} must be 0 or more and fit 64 bits, not {value!r}")
     return value
+
+
+def _seconds(field: str, value: float) -> float:
+    """A budget: 0 or more, infinity for as long as it takes."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise ValueError(f"{field} must be 0 or more, not {value!r}")
+    return float(value) if value < _FOREVER_SECONDS else math.inf
 
 
 def _text(field: str, value: str) -> str:

@@ -318,10 +318,11 @@ class PaneModel:
         assert head is not None
         if head.state != "detected" or not speaker.soft:
             return self._restart("payload_unbound")
-        if call.turn is None or not speaker.ordered:
+        passed = [key[1] for key, decision in self.now.admissions.items() if (key[0], decision) == (speaker.epoch, PASS)]
+        if call.turn is None or not speaker.ordered or "" in passed:
             return self._restart("turn_order_unknown")
-        passed = [key[1] for key, decision in self.now.admissions.items() if key[0] == speaker.epoch and decision == PASS]
-        if first is None and any(turn and call.turn <= int(turn.removeprefix("turn-")) for turn in passed):
+        if any(call.turn <= int(turn.removeprefix("turn-")) for turn in passed):
+            # A batch of this turn or a later one was let pass and may be running: no file may change now.
             self._admit(call, head.seq)
             return generic("reconciling")
         head.state = "reconciling"
@@ -464,7 +465,9 @@ class PaneModel:
         process = self.now.processes[epoch or 0]
         if not process.live:
             return UNCHANGED
-        self._give_up(replace=failed and process.startup is not None)
+        head = self.head
+        bound = head is not None and (head.mode, head.process) == (RESTART, epoch)
+        self._give_up(replace=failed and bound)
         self.told_at = len(self.stages) - 1
         self._after()
         return APPLIED

@@ -34,6 +34,14 @@ def test_every_law_holds_and_no_state_is_a_dead_end(small):
     assert found.good_ends > 500
 
 
+def test_a_thin_world_bears_more_faults():
+    world = World(BOUNDS["thin"])
+    found = explore(world)
+    story = [] if found.counterexample is None else told(world, found.counterexample)
+    assert not story, "\n".join(story)
+    assert found.faults == 3
+
+
 def test_the_small_world_takes_most_rows_of_the_table(small):
     world, _ = small
     assert world.ledger.taken <= TABLE.keys()
@@ -42,7 +50,7 @@ def test_the_small_world_takes_most_rows_of_the_table(small):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_deliberate_mistake_is_caught(name):
-    found = caught(name, [BOUNDS["tiny"], BOUNDS["small"]])
+    found = caught(name, [BOUNDS["tiny"], BOUNDS["thin"], BOUNDS["small"]])
     assert found.counterexample is not None
     assert found.counterexample.broken
 
@@ -72,7 +80,16 @@ def test_it_runs_as_a_program():
     assert "faults=0" in ran.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--bounds", "huge"], ["--fault", "nonesuch"], ["--faults", "-1"], ["surplus"]])
+def test_a_run_out_of_time_is_no_failure_and_says_that_it_was_not_exhaustive(monkeypatch):
+    monkeypatch.setenv("FENCEPOST_MODEL_CHECK_SECONDS", "0.2")
+    ran = CliRunner().invoke(main, ["--quiet"])
+    assert ran.exit_code == 0, ran.output
+    assert "NOT EXHAUSTIVE: the time of 0.2 s was up" in ran.output
+    assert "every law holds" not in ran.output
+    assert "everything there is" not in ran.output
+
+
+@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--bounds", "huge"], ["--fault", "nonesuch"], ["--faults", "-1"], ["surplus"]])
 def test_bad_usage_exits_with_2(arguments):
     assert CliRunner().invoke(main, arguments).exit_code == 2
 

@@ -177,7 +177,7 @@ class SqliteStore:
 
     async def open(self, events_kept_max: int) -> None:
         """See `Store.open`; an absent or empty file becomes a new store, its folder must exist."""
-        self._path = self._path.absolute()
+        self._path = self._path.resolve()  # one file, one lock, by whatever link it was reached
         self._lock = _take_lock(self._path)
         try:
             _inspect(self._path)

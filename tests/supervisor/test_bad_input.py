@@ -388,3 +388,79 @@ def test_errors_keep_their_attributes_when_they_travel():
     blocked = LaunchBlocked("intent-1", "reconciling", "its payload does not exist yet")
     for copied in (pickle.loads(pickle.dumps(blocked)), copy.copy(blocked)):
         assert (str(copied), copied.intent_id, copied.state) == (str(blocked), "intent-1", "reconciling")
+
+
+async def test_a_store_reached_through_a_link_is_the_same_store(tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
+    async with open_supervisor(f"sqlite:///{tmp_path}/store.db"):
+        with pytest.raises(StoreOwned):
+            async with open_supervisor(f"sqlite:///{tmp_path}/link.db"):
+                pass
+
+
+async def test_a_payload_that_is_not_what_its_hash_says_is_never_handed_out(tmp_path):
+    path = tmp_path / "store.db"
+    url = f"sqlite:///{path}"
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE intents SET payload = x'00'")
+    database.close()
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        harness.pane = supervisor.pane("pane")
+        for call in (harness.call(1, "b1"), harness.pane.launch("claude-code")):
+            with pytest.raises(StoreFault, match="payload"):
+                await call
+        assert await supervisor.pane("another").sync_status() == "in_sync"
+
+
+async def test_a_persons_word_about_an_intent_that_is_over(url):
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1")
+        await harness.completed(1, "b1")
+        await harness.call(2, "b2")
+        assert (await pane.rearm(intent.intent_id)).reason is Reason.NOT_EXHAUSTED
+        assert (await pane.discard(intent.intent_id, "x")).reason is Reason.NOT_EXHAUSTED
+        assert await pane.resolve(intent.intent_id, "x", by="y") == Unchanged()
+        assert (await supervisor.pane("other").rearm(intent.intent_id)).reason is Reason.UNKNOWN_INTENT
+
+
+async def test_a_kill_is_over_when_it_returns(url):
+    async with open_supervisor(url) as supervisor:
+        pane = supervisor.pane("pane")
+        for _ in range(3):
+            await pane.sync_status()
+            await supervisor.kill("pane:pane")
+            assert await pane.sync_status() == "in_sync"
+
+
+async def test_a_waiting_call_of_a_later_turn_does_not_outrun_the_bound_batch(url):
+    gate = trio.Event()
+    async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1", wait=0)
+        await harness.completed(1, "b1")
+        told = {}
+
+        async def wait(turn: int, batch: str) -> None:
+            told[batch] = await harness.call(turn, batch, wait=100)
+
+        async with trio.open_nursery() as nursery:
+            parked = supervisor._runtime._registry._awake["pane:pane"]._parked
+            for waiting, (turn, batch) in enumerate([(2, "b2"), (1, "b1")], start=1):
+                nursery.start_soon(wait, turn, batch)
+                while len(parked) < waiting:
+                    await trio.testing.wait_all_tasks_blocked(0.001)
+            gate.set()
+        assert {batch: type(decision).__name__ for batch, decision in told.items()} == {
+            "b1": "BlockPayload",
+            "b2": "BlockPayload",
+        }

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-import random
+import tempfile
 import threading
 import time
 import uuid
@@ -24,7 +24,7 @@ import hypothesis
 import pytest
 import trio
 from bridges import Processes, reconciled
-from hypothesis import settings, strategies as st
+from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from intent_model import ALLOW, APPLIED, PASS, UNCHANGED, Call, Durable, Intent, PaneModel, Process, Waiting, same
 
@@ -127,6 +127,13 @@ class Points(Chaos):
         if kill is not None:
             self.died = kill.value
         return kill
+
+    def count(self, point: str) -> int:
+        return self._counts[point]
+
+    @property
+    def armed(self) -> bool:
+        return bool(self._arms)
 
     def disarm(self) -> None:
         self._arms.clear()
@@ -241,8 +248,6 @@ bases = st.sampled_from("ABC")
 
 
 class Machine(RuleBasedStateMachine):
-    store = "memory"
-
     def __init__(self) -> None:
         super().__init__()
         self.loop = Loop()
@@ -360,11 +365,11 @@ class Machine(RuleBasedStateMachine):
         answers = {name: self.words(self.started.pop(name), value) for name, value in self.told.items()}
         self.told.clear()
         if self.points.died is None:
-            expected = {name: answer for model in self.models.values() for name, (answer, _) in model.answers.items()}
-            assert answers == expected, f"told {answers}, the model {expected}"
             for pane, model in self.models.items():
                 found = self.rows[pane].durable
                 assert same(model.now, found), f"pane {pane} is {found}, the model {model.now}"
+            expected = {name: answer for model in self.models.values() for name, (answer, _) in model.answers.items()}
+            assert answers == expected, f"told {answers}, the model {expected}"
         else:
             self.accept_death(answers)
         waiting = sorted(waiting.name for model in self.models.values() for waiting in model.waiting)
@@ -805,13 +810,15 @@ class Machine(RuleBasedStateMachine):
         self.open()
         self.compare()
 
-    @rule(where=st.integers(0, 10_000), nth=st.sampled_from([1, 1, 1, 2]), what=st.sampled_from(["actor", "runtime"]))
     def arm(self, where, nth, what) -> None:
-        """Somebody will die at a point that was passed before."""
+        """Somebody will die at a point that was passed lately."""
         self.points.disarm()
-        known = sorted(set(self.points.trace))
+        known = sorted(set(self.points.trace[-100:]))
         point = known[where % len(known)]
-        self.points.kill_at(point, self.points._counts[point] + nth, what)
+        self.points.kill_at(point, self.points.count(point) + nth, what)
+
+    arm_one = rule(where=st.integers(0, 99), nth=st.just(1), what=st.sampled_from(["actor", "runtime"]))(arm)
+    arm_other = rule(where=st.integers(0, 99), nth=st.integers(1, 2), what=st.sampled_from(["actor", "runtime"]))(arm)
 
     # -- what always holds --
 
@@ -832,7 +839,7 @@ class Machine(RuleBasedStateMachine):
                     assert self.startups.setdefault(row.startup_delivery_id, (pane, row.epoch)) == (pane, row.epoch)
             for row in rows.intents.values():
                 self.stays(row)
-            if not self.points._arms:
+            if not self.points.armed:
                 assert self.loop.run(self.views, pane) == model.status()
                 assert self.points.died is None
 
@@ -866,5 +873,36 @@ class Machine(RuleBasedStateMachine):
             self.loop.close()
 
 
+class OnDisk(Machine):
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        super().__init__()
+
+    def store_url(self) -> str:
+        return f"sqlite:///{self._folder.name}/machine.db"
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+        finally:
+            self._folder.cleanup()
+
+
+# Explaining a failure takes hypothesis longer than finding it.
+EXAMPLES = settings(deadline=None, stateful_step_count=40, phases=set(Phase) - {Phase.explain})
+
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestMachine.settings = settings(EXAMPLES, max_examples=60)
+TestMachineOnDisk = OnDisk.TestCase
+TestMachineOnDisk.settings = settings(EXAMPLES, max_examples=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [Machine, OnDisk])
+def test_many_lives(machine, sweep_seconds, seed):
+    end = time.monotonic() + sweep_seconds
+    examples = settings(EXAMPLES, max_examples=50, stateful_step_count=100, database=None)
+    for number in itertools.count(seed):
+        run_state_machine_as_test(hypothesis.seed(number)(machine), settings=examples)
+        if time.monotonic() >= end:
+            return
