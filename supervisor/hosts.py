@@ -250,8 +250,14 @@ class TrioHost:
         return await fn(*args)
 
     async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
-        """Await `fn(*args)`, or answer its value if there is nothing to await."""
-        return await answer_of(fn, *args)
+        """Await `fn(*args)`, or answer its value if there is nothing to await.
+
+        A callback that raises `SystemExit` ends its own work, not the runtime: `CallbackStopped`.
+        """
+        try:
+            return await answer_of(fn, *args)
+        except SystemExit as error:
+            raise CallbackStopped("the callback ended by SystemExit") from error
 
     async def to_thread(self, fn: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run `fn(*args)` in one of trio's worker threads, which are the host's own and follow its rules."""

@@ -34,7 +34,7 @@ from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
 from fencepost.actors.intent_state import BindSoft, Code, Exhaust, Offer, Rebind, Relation, code_of, relation_of
 from fencepost.actors.messages import Allow, BlockGeneric, BlockPayload, BlockRestart, ModelTurn, Reason
 from fencepost.actors.pane_state import Limits, PaneState
-from fencepost.mailbox.records import AdmissionDecision, AdmissionRecord, IncarnationRecord, IntentState
+from fencepost.mailbox.records import AdmissionDecision, AdmissionRecord, IncarnationRecord, IntentRecord, IntentState
 
 PASS, BLOCK = AdmissionDecision.PASS, AdmissionDecision.BLOCK
 

@@ -16,6 +16,7 @@ from actors.worlds import (
     RESULT,
     SHAPES,
     TURN,
+    admission,
     behind,
     changed,
     committed,
@@ -98,6 +99,8 @@ from fencepost.mailbox.records import (
     TransitionKind,
     TriggerRecord,
 )
+
+PASS = AdmissionDecision.PASS
 
 UNRESOLVED = [shape for shape in SHAPES if not row(shape).resolved]
 

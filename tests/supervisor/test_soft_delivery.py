@@ -394,3 +394,18 @@ async def test_a_late_request_of_an_earlier_turn_binds_nothing(url):
         assert workspace.attempts == [], "the tools of the later batch may be running on these files"
         assert await harness.call(2, "b2") == Allow()
         assert isinstance(await harness.call(3, "b3"), BlockPayload)
+
+
+async def test_a_reconciler_that_exits_ends_its_own_attempt_only(url):
+    class Exiting(Workspace):
+        async def reconcile(self, attempt):
+            if not attempt.resumed:
+                raise SystemExit(3)
+            return await super().reconcile(attempt)
+
+    async with open_supervisor(url, reconciler=Exiting()) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        assert isinstance(await harness.call(1, "b1"), BlockGeneric)
+        assert isinstance(await harness.call(1, "b1"), BlockPayload)
