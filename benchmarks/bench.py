@@ -73,6 +73,7 @@ BUILD: Final = Path(__file__).resolve().parent.parent / "build"
 TRANSITIONS_PER_LIFE: Final = 10
 IDS_PER_LIFE: Final = 16
 MUTATIONS_PER_COMMIT: Final = 64
+SPREAD_MAX: Final = 1.5
 PAYLOAD_BYTES: Final = 512
 RARELY: Final = Options(idle_seconds=3600.0)
 """Nobody falls asleep while it is measured."""
@@ -625,6 +626,13 @@ class Report:
         self.keep(**{f"{key}_p50_us": p50, f"{key}_p99_us": p99})
         self.line(name, f"{p50:,.1f} µs", f"p99 {p99:,.1f} µs" + ("" if ratio is None else f"   {ratio:.2f} × floor"))
 
+    def steadiness(self, key: str, floors: Sequence[float]) -> None:
+        """How far the floor moved between rounds: on a disk that others use, a ratio to it says little."""
+        spread = max(floors) / min(floors)
+        self.keep(**{f"{key}_spread": spread})
+        if spread > SPREAD_MAX:
+            self.line("", "unsteady", f"the floor moved by {spread:.1f} × between rounds; measure on an idle machine")
+
     def rate(self, name: str, key: str, rate: float, ratio: float | None = None) -> None:
         """A rate of transitions, and as a fraction of its floor's."""
         self.keep(**{f"{key}_per_second": rate})
@@ -664,12 +672,13 @@ class Bench:
         raw: list[float] = []
         same: list[float] = []
         subject: list[float] = []
-        ratios = []
+        medians, ratios = [], []
         for _ in self._rounds("one pane"):
             floor = raw_single_commits(self._folder, self._sizes.raw_commits)
             same += raw_same_rows(self._folder, tape, 4, per_commit=1)
             got = one_pane(self._url(), self._sizes.lives_one)
-            ratios.append(median(got) / median(floor))
+            medians.append(median(floor))
+            ratios.append(median(got) / medians[-1])
             raw += floor
             subject += got
         report = self.report
@@ -677,6 +686,7 @@ class Bench:
         report.times("floor: raw sqlite3, one row, one commit", "raw_commit", raw)
         report.times("the same rows, raw, one mutation a commit", "raw_same_rows_single", same)
         report.times("a transition", "single", subject, median(ratios))
+        report.steadiness("raw_commit", medians)
         report.keep(
             single_p50_over_raw=median(ratios),
             single_p99_over_raw=percentile(subject, 0.99) / percentile(raw, 0.99),
@@ -704,11 +714,12 @@ class Bench:
         admitted: list[float] = []
         new: list[float] = []
         raw: list[float] = []
-        ratios = []
+        medians, ratios = [], []
         for _ in self._rounds("passing tool calls"):
             floor = raw_single_commits(self._folder, self._sizes.raw_commits)
             again, first = boundaries(self._url(), self._sizes.boundaries)
-            ratios.append(median(first) / median(floor))
+            medians.append(median(floor))
+            ratios.append(median(first) / medians[-1])
             admitted += again
             new += first
             raw += floor
@@ -717,6 +728,7 @@ class Bench:
         report.times("on a batch already admitted (no commit)", "admitted", admitted)
         report.times("floor: raw sqlite3, one row, one commit", "boundary_raw_commit", raw)
         report.times("on a new batch", "new_batch", new, median(ratios))
+        report.steadiness("boundary_raw_commit", medians)
         report.keep(new_batch_p50_over_raw=median(ratios))
 
     def ask(self) -> None:

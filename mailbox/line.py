@@ -94,7 +94,8 @@ class MutationLine:
     """The one way to a store's writing side.  All methods belong to the trio thread that called `start`.
 
     `on_committed` is called in the trio thread with the events of each batch, in order of their seq, before the
-    callers of that batch go on; it must neither block nor raise (if it raises, the line is faulted).
+    callers of that batch go on; it must neither block nor raise (if it raises, the line is faulted).  `on_fault` is
+    called there soon after the fault, whoever met it: those who wait for something else must be told too.
     """
 
     def __init__(
@@ -102,12 +103,14 @@ class MutationLine:
         store: Store,
         *,
         on_committed: Callable[[Sequence[Event]], None],
+        on_fault: Callable[[], None] | None = None,
         crash_points: CrashPoints | None = None,
         events_kept_max: int = EVENTS_KEPT_MAX,
         batch_max: int = BATCH_MAX,
     ) -> None:
         self._store = store
         self._on_committed = on_committed
+        self._on_fault = on_fault
         self._crash_points = crash_points
         self._events_kept_max = events_kept_max
         self._blocking = crash_points is not None or store.quick
@@ -292,6 +295,8 @@ class MutationLine:
             fault = StoreFault(f"{what}: {cause}")
             fault.__cause__ = cause
             self._fault = fault
+            if self._on_fault is not None and self._thread is not None:
+                self._tell(self._on_fault)
 
     def _fresh_fault(self) -> StoreFault:
         """Return an error of the caller's own, so that tracebacks do not pile up on a shared one."""

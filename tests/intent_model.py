@@ -216,9 +216,7 @@ class PaneModel:
 
     # -- tool calls: sections 3, 4 and 7.4 --
 
-    def tool_call(
-        self, call: Call, *, patient: bool, elsewhere: bool = False, settling: bool = False
-    ) -> tuple | None:
+    def tool_call(self, call: Call, *, patient: bool, elsewhere: bool = False, settling: bool = False) -> tuple | None:
         """The decision, or None for a caller that waits."""
         answer = self._decide(call, patient=patient, elsewhere=elsewhere)
         if answer is not None and answer[0] == "generic":
@@ -297,9 +295,7 @@ class PaneModel:
             return "same batch" if call.batch == head.batch else "same turn"
         return "later" if call.batch != head.batch else "unknown"
 
-    def _without_proof(
-        self, call: Call, speaker: Process, head: Intent | None, *, patient: bool
-    ) -> tuple | None:
+    def _without_proof(self, call: Call, speaker: Process, head: Intent | None, *, patient: bool) -> tuple | None:
         first = self.now.admissions.get(call.key)
         if first == PASS:
             return ALLOW
@@ -318,7 +314,9 @@ class PaneModel:
         assert head is not None
         if head.state != "detected" or not speaker.soft:
             return self._restart("payload_unbound")
-        passed = [key[1] for key, decision in self.now.admissions.items() if (key[0], decision) == (speaker.epoch, PASS)]
+        passed = [
+            key[1] for key, decision in self.now.admissions.items() if (key[0], decision) == (speaker.epoch, PASS)
+        ]
         if call.turn is None or not speaker.ordered or "" in passed:
             return self._restart("turn_order_unknown")
         if any(call.turn <= int(turn.removeprefix("turn-")) for turn in passed):
@@ -612,5 +610,3 @@ class PaneModel:
         intent.bind()
         self.commit()
         return APPLIED
-
-

@@ -25,7 +25,14 @@ import pytest
 import trio
 from bridges import Processes, reconciled
 from hypothesis import Phase, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from intent_model import ALLOW, APPLIED, PASS, UNCHANGED, Call, Durable, Intent, PaneModel, Process, Waiting, same
 
 from fencepost.mailbox.query import Query
@@ -340,7 +347,9 @@ class Machine(RuleBasedStateMachine):
             model.begin()
         self.told.clear()
 
-    def step(self, pane: str, predicted: tuple | None, fn, *args, waits: Call | tuple[bool, bool] | None = None) -> None:
+    def step(
+        self, pane: str, predicted: tuple | None, fn, *args, waits: Call | tuple[bool, bool] | None = None
+    ) -> None:
         """Call the runtime; `predicted` is what the model, which has taken its step, says it answers."""
         name = next(self.names)
         model = self.models[pane]
@@ -504,8 +513,15 @@ class Machine(RuleBasedStateMachine):
         call = self.pane(pane).launch
         self.step(pane, predicted, call, "claude-code", "session", capabilities, waits=(soft, ordered))
 
-    @precondition(lambda self: any(process.startup for model in self.models.values() for process in model.now.processes.values()))
-    @rule(pane=panes, who=whos, echo=st.sampled_from(["right"] * 4 + ["wrong"]), hash_right=st.sampled_from([True, True, False]))
+    @precondition(
+        lambda self: any(process.startup for model in self.models.values() for process in model.now.processes.values())
+    )
+    @rule(
+        pane=panes,
+        who=whos,
+        echo=st.sampled_from(["right"] * 4 + ["wrong"]),
+        hash_right=st.sampled_from([True, True, False]),
+    )
     def startup_ready(self, pane, who, echo, hash_right) -> None:
         epoch, incarnation_id, foreign = self.speaker(pane, who)
         row = None if foreign else self.rows[pane].processes.get(epoch or 0)
@@ -709,7 +725,11 @@ class Machine(RuleBasedStateMachine):
         return any(model.status() == "conflicted" for model in self.models.values())
 
     @precondition(lambda self: self.conflicted())
-    @rule(pane=panes, which=st.sampled_from(["head", "head", "head", "none"]), how=st.sampled_from(["rearm", "rearm", "discard", "wrong"]))
+    @rule(
+        pane=panes,
+        which=st.sampled_from(["head", "head", "head", "none"]),
+        how=st.sampled_from(["rearm", "rearm", "discard", "wrong"]),
+    )
     def human(self, pane, which, how) -> None:
         seq = self.some_intent(pane, which)
         self.begin()
