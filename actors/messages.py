@@ -6,7 +6,7 @@ are untrusted and raise `InvalidIdentifier`.  Names and fields are the contract'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from enum import StrEnum
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -58,6 +58,12 @@ def _id(_instance: object, attribute: Attribute[str], value: str) -> None:
 def _optional_id(_instance: object, attribute: Attribute[str | None], value: str | None) -> None:
     if value is not None:
         check_id(attribute.name, value)
+
+
+def _ids(value: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise TypeError(f"ids come as a tuple of str, not as the str {value!r}")
+    return tuple(value)
 
 
 def _ordinal(_instance: object, attribute: Attribute[int], value: int) -> None:
@@ -299,7 +305,7 @@ class Reconciled:
     workspace_commit: str = field(validator=_id)
     payload: bytes = field(validator=instance_of(bytes))
     anchor: Anchor = field(validator=instance_of(Anchor))
-    covers: tuple[str, ...] = field(default=(), converter=tuple, validator=deep_iterable(instance_of(str)))
+    covers: tuple[str, ...] = field(default=(), converter=_ids, validator=deep_iterable(instance_of(str)))
     discovered: tuple[BaseTransition, ...] = field(
         default=(), converter=tuple, validator=deep_iterable(instance_of(BaseTransition))
     )

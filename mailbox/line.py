@@ -103,14 +103,13 @@ class MutationLine:
         store: Store,
         *,
         on_committed: Callable[[Sequence[Event]], None],
-        on_fault: Callable[[], None] | None = None,
         crash_points: CrashPoints | None = None,
         events_kept_max: int = EVENTS_KEPT_MAX,
         batch_max: int = BATCH_MAX,
     ) -> None:
         self._store = store
         self._on_committed = on_committed
-        self._on_fault = on_fault
+        self.on_fault: Callable[[], None] | None = None
         self._crash_points = crash_points
         self._events_kept_max = events_kept_max
         self._blocking = crash_points is not None or store.quick
@@ -295,8 +294,8 @@ class MutationLine:
             fault = StoreFault(f"{what}: {cause}")
             fault.__cause__ = cause
             self._fault = fault
-            if self._on_fault is not None and self._thread is not None:
-                self._tell(self._on_fault)
+            if self.on_fault is not None:
+                self._tell(self.on_fault)
 
     def _fresh_fault(self) -> StoreFault:
         """Return an error of the caller's own, so that tracebacks do not pile up on a shared one."""

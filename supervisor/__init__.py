@@ -14,22 +14,24 @@ from fencepost.mailbox._lazy import lazy_exports
 
 _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.supervisor.chaos": ("Chaos", "SweepResult"),
+    "fencepost.supervisor.hosts": ("CallbackStopped",),
     "fencepost.supervisor.invariants": ("Violation", "check"),
     "fencepost.supervisor.options": ("Options",),
     "fencepost.supervisor.runtime": ("open_supervisor",),
     "fencepost.supervisor.status": ("RuntimeStatus",),
-    "fencepost.supervisor.supervisor": ("Pane", "Supervisor"),
+    "fencepost.supervisor.supervisor": ("IntentHandle", "Pane", "Supervisor"),
 }
 
 if TYPE_CHECKING:
     from fencepost.actors import *
     from fencepost.mailbox import *
     from fencepost.supervisor.chaos import Chaos as Chaos, SweepResult as SweepResult
+    from fencepost.supervisor.hosts import CallbackStopped as CallbackStopped
     from fencepost.supervisor.invariants import Violation as Violation, check as check
     from fencepost.supervisor.options import Options as Options
     from fencepost.supervisor.runtime import open_supervisor as open_supervisor
     from fencepost.supervisor.status import RuntimeStatus as RuntimeStatus
-    from fencepost.supervisor.supervisor import Pane as Pane, Supervisor as Supervisor
+    from fencepost.supervisor.supervisor import IntentHandle as IntentHandle, Pane as Pane, Supervisor as Supervisor
 else:
     from fencepost.actors import __all__ as _actors
     from fencepost.mailbox import __all__ as _mailbox

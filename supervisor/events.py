@@ -6,11 +6,13 @@ follower costs no memory, nobody ever waits for one, and the step from stored to
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 import trio
+from attrs import evolve
 
 from fencepost.mailbox.errors import MailboxClosed, StoreFault
 from fencepost.mailbox.line import MutationLine
@@ -81,7 +83,7 @@ class Follower:
             await self._turn_page()
         event = self._page.popleft()
         self._cursor = self._cursor if event.seq is None else event.seq
-        return event
+        return evolve(event, data=dict(event.data))  # the reader's own: a memory store keeps the original
 
     async def aclose(self) -> None:
         """End the iteration."""
@@ -100,7 +102,7 @@ class Follower:
             # The fault cannot be stored any more, so it is told without a seq; then it is raised.
             self._fault = fault
             told = {"fault": str(fault)}
-            self._page.append(Event(seq=None, at=0, kind="runtime.faulted", address="runtime:", data=told))
+            self._page.append(Event(seq=None, at=time.time_ns(), kind="runtime.faulted", address="runtime:", data=told))
             return
         if not self._page and not self._follow:
             self._ended = True

@@ -95,6 +95,7 @@ class Registry:
         self._over: dict[Actor, trio.Event] = {}
         """Who waits for the end of a killed activation."""
         self._on_fault = on_fault
+        line.on_fault = self.fault
 
     # -- what actors ask for --
 

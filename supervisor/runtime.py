@@ -145,7 +145,6 @@ class Runtime:
         self.line = MutationLine(
             self._store,
             on_committed=self._hub.committed,
-            on_fault=self._faulted,
             crash_points=self._chaos,
             events_kept_max=self.options.events_kept_max,
         )
@@ -170,11 +169,6 @@ class Runtime:
                 await self.line.aclose()
         if failure is not None:
             raise failure
-
-    def _faulted(self) -> None:
-        """The line has failed: everybody who waits is told, also those who wait for something else than the line."""
-        if self._registry is not None:
-            self._registry.fault()
 
     def _new_registry(self, nursery: trio.Nursery) -> Registry:
         return Registry(

@@ -134,6 +134,8 @@ class PaneModel:
         self.redeliveries_max = redeliveries_max
         self.now = Durable()
         self.waiting: list[Waiting] = []
+        self.waited: list[Waiting] = []
+        """Who waited when this step began."""
         self.unserved: set[tuple] = set()
         """Calls that were told to block without the payload: whoever repeats one may have nobody who listens."""
         self.answers: dict[int, tuple[tuple, int]] = {}
@@ -177,6 +179,7 @@ class PaneModel:
     def begin(self) -> None:
         """A step of the machine begins: what a death in it may leave counts from here."""
         self.stages = [copy.deepcopy(self.now)]
+        self.waited = [copy.copy(waiting) for waiting in self.waiting]
         self.answers = {}
         self.told_at = None
 
@@ -569,7 +572,7 @@ class PaneModel:
 
     def resolve(self, seq: int | None) -> tuple:
         intent = None if seq is None else self.intent(seq)
-        if intent is None or intent.state in RESOLVED:
+        if intent is None:
             return self.refuse("unknown_intent")
         if intent.state not in CONFLICTED:
             return UNCHANGED
@@ -585,7 +588,7 @@ class PaneModel:
 
     def rearm(self, seq: int | None) -> tuple:
         intent = None if seq is None else self.intent(seq)
-        if intent is None or intent.state in RESOLVED:
+        if intent is None:
             return self.refuse("unknown_intent")
         if not intent.exhausted:
             return self.refuse("not_exhausted")
@@ -600,7 +603,7 @@ class PaneModel:
 
     def discard(self, seq: int | None, *, approved: bool) -> tuple:
         intent = None if seq is None else self.intent(seq)
-        if intent is None or intent.state in RESOLVED:
+        if intent is None:
             return self.refuse("unknown_intent")
         if not intent.exhausted:
             return self.refuse("not_exhausted")

@@ -89,7 +89,9 @@ def test_a_run_out_of_time_is_no_failure_and_says_that_it_was_not_exhaustive(mon
     assert "everything there is" not in ran.output
 
 
-@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--bounds", "huge"], ["--fault", "nonesuch"], ["--faults", "-1"], ["surplus"]])
+@pytest.mark.parametrize(
+    "arguments", [["--seconds", "0"], ["--bounds", "huge"], ["--fault", "nonesuch"], ["--faults", "-1"], ["surplus"]]
+)
 def test_bad_usage_exits_with_2(arguments):
     assert CliRunner().invoke(main, arguments).exit_code == 2
 

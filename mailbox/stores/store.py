@@ -207,7 +207,7 @@ def _parse(url: str) -> tuple[str, str]:
         raise InvalidStoreUrl(url, f"known are {', '.join(SCHEMES)}")
     if scheme == "memory":
         return scheme, rest
-    if not rest.startswith("/") or rest in {"/", "//"}:
+    if not rest.startswith("/") or rest in {"/", "//"} or "\0" in rest:
         raise InvalidStoreUrl(url, "a file is sqlite:///relative or sqlite:////absolute")
     return scheme, rest[1:]
 

@@ -469,7 +469,7 @@ PASSES: dict[str, tuple[list[ModelTurn | None], ModelTurn, str]] = {
 def test_step_7_only_a_turn_provably_later_than_all_that_passed_binds(passed, turn, expected, again):
     """Any other may be a late request, while tools of the passed batch are running; it stays refused, too."""
     state = pane(row("D")).after([admission(PASS, f"batch-{turn}", turn) for turn in passed])
-    known = {"admission": admission(BLOCK, "batch-9", turn, "intent-1")} if again else {}
+    known: dict[str, Any] = {"admission": admission(BLOCK, "batch-9", turn, "intent-1")} if again else {}
     assert told(state, decide(state, turn=turn, batch_id="batch-9", patient=True, **known)) == expected
 
 

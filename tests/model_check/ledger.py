@@ -1,8 +1,9 @@
 """The durable half of the world: rows, and the transactions that the shipped decisions make of them.
 
 A `Store` is six small numbers: the two intents' rows, how the second transition was detected, the latest
-incarnation's row, each row a number in the ledger's table of canonical rows, and what was let pass of its turns.  Equal stores are equal tuples, and every
-decision is asked for once per store and message; the answer, or the law it broke, is remembered.
+incarnation's row, each row a number in the ledger's table of canonical rows, and what was let pass of its turns.  Equal
+stores are equal tuples, and every decision is asked for once per store and message; the answer, or the law it broke, is
+remembered.
 
 Canonical: the latest incarnation is `process-2`, anything older `process-1`, a fresh one `process-3`; what is stored
 happened at 1, now is 2; revisions are 1; texts that nothing reads are gone.  So a row never seen before is a row that

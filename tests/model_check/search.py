@@ -45,9 +45,7 @@ class Found(NamedTuple):
     counterexample: Counterexample | None
 
 
-def explore(
-    world: World, report: Callable[[str], None] = lambda _text: None, seconds: float | None = None
-) -> Found:
+def explore(world: World, report: Callable[[str], None] = lambda _text: None, seconds: float | None = None) -> Found:
     """Explore the whole world, or as much of it as can be done in so many seconds."""
     return _Search(world, report, seconds).run()
 

@@ -406,8 +406,9 @@ class Machine(RuleBasedStateMachine):
             self.open()
             self.look()
         for pane, model in self.models.items():
-            left = [waiting for waiting in model.waiting if waiting.name in self.started]
-            # A caller the model has told something, who was not: it goes on waiting.
+            # Whom the model has told something that nobody told them, they go on waiting.
+            waiting = {waiting.name: waiting for waiting in [*model.waiting, *model.waited]}
+            left = [waiting[name] for name in sorted(waiting) if name in self.started]
             self.models[pane] = self.survivor(pane, model, floors[pane], left, everything=everything)
 
     def survivor(self, pane: str, model: PaneModel, floor: int, waiting, *, everything: bool) -> PaneModel:

@@ -289,7 +289,7 @@ async def test_an_echo_of_a_request_that_was_blocked_generically_is_no_offer(url
 
 
 async def test_after_a_restart_no_call_of_an_earlier_batch_is_an_offer(url):
-    """Which of them was answered generically is forgotten, so each may be an echo; a duplicate is better than a loss."""
+    """Which of them was answered generically is forgotten, so each may be an echo: rather a duplicate than a loss."""
     gate = trio.Event()
     async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
         pane = supervisor.pane("pane")
