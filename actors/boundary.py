@@ -18,8 +18,6 @@ allowed later: its calls were planned by a model that had not been told.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
 from attrs import field, frozen
 
 from fencepost.actors.decision import Decision
@@ -85,8 +83,7 @@ class Boundary:
 
     `speaker` is the incarnation named by the call, wherever it was found; `admission` is the batch's stored first
     decision; `blocked_by` is the intent that decision names, resolved or not; `patient` says whether the caller may
-    still wait for a reconciliation; `unserved` names the calls of this batch that were answered without the payload,
-    and is None where that is not known, because the batch was admitted before the pane's memory began.
+    still wait for a reconciliation.
     """
 
     call: ToolBoundary
@@ -94,20 +91,9 @@ class Boundary:
     admission: AdmissionRecord | None = None
     blocked_by: IntentRecord | None = None
     patient: bool = False
-    unserved: AbstractSet[str | None] | None = None
     limits: Limits = field(factory=Limits)
     now: int
     mint: Mint
-
-    @property
-    def unheard(self) -> bool:
-        """Whether this may be an echo of a request that was answered before, so that nobody listens to it any more.
-
-        No call of a batch without a first decision was ever answered.
-        """
-        if self.admission is None:
-            return False
-        return self.unserved is None or self.call.tool_call_id in self.unserved
 
 
 def decide_boundary(state: PaneState, boundary: Boundary) -> Decision:
@@ -196,13 +182,9 @@ def _wait(boundary: Boundary, head: IntentRecord) -> Decision:
 
 
 def _payload(boundary: Boundary, head: IntentRecord) -> Decision:
-    """The saved bytes.  The first time they leave for the open bound batch, that is committed before they do [D2].
-
-    Bytes for a call that may have been answered before are no offer: the mark is evidence that a hook was given them to
-    print, and the hook of that call has printed something else.
-    """
+    """The saved bytes.  The first time they leave for the open bound batch, that is committed before they do [D2]."""
     assert head.payload is not None
-    first_offer = head.batch_completed_at is None and head.payload_offered_at is None and not boundary.unheard
+    first_offer = head.batch_completed_at is None and head.payload_offered_at is None
     return Decision(
         answer=BlockPayload(head.intent_id, head.payload),
         puts=_admit_block(boundary, head),
@@ -219,7 +201,7 @@ def _rebind(state: PaneState, boundary: Boundary, head: IntentRecord) -> Decisio
     return Decision(
         answer=BlockPayload(head.intent_id, head.payload),
         puts=_admit_block(boundary, head),
-        intent_events=((head, Rebind(turn=call.turn, batch_id=call.batch_id, offered=not boundary.unheard)),),
+        intent_events=((head, Rebind(turn=call.turn, batch_id=call.batch_id)),),
     )
 
 
@@ -242,12 +224,8 @@ def _no_proof(state: PaneState, boundary: Boundary, speaker: IncarnationRecord, 
         return _first_decision(boundary)  # blocked by an intent now resolved; a later batch may be running already
     if head.state is not IntentState.DETECTED or not speaker.soft_batches:
         return _restart(state, boundary, Reason.PAYLOAD_UNBOUND)  # step 7, its net and [D6]
-    if call.turn is None or not speaker.turn_order or state.passed_unordered:
+    if call.turn is None or not speaker.turn_order:
         return _restart(state, boundary, Reason.TURN_ORDER_UNKNOWN)
-    if state.passed_ordinal is not None and call.turn.ordinal <= state.passed_ordinal:
-        # Perhaps a late request: a batch of this turn or a later one was let pass and may be running, so no file may
-        # change.  A new batch of the same turn looks just like that, and waits for the next turn.
-        return Decision(answer=generic(Reason.RECONCILING), puts=_admit_block(boundary, head))
     bind = BindSoft(incarnation_id=speaker.incarnation_id, turn=call.turn, batch_id=call.batch_id)
     waiting = _wait(boundary, head)
     return Decision(

@@ -220,14 +220,10 @@ class Offer:
 
 @frozen(kw_only=True)
 class Rebind:
-    """A completed batch saw no payload: bind the batch of this call instead, once (section 4).
-
-    `offered` says whether this very call may count as an offer [D2].
-    """
+    """A completed batch saw no payload: offer it to the batch of this call instead, once (section 4)."""
 
     turn: ModelTurn
     batch_id: str
-    offered: bool = True
 
 
 @frozen(kw_only=True)
@@ -428,7 +424,7 @@ def _changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str,
             return {
                 **_soft(str(intent.incarnation_id), event.turn, event.batch_id, now),
                 "batch_completed_at": None,
-                "payload_offered_at": now if event.offered else None,
+                "payload_offered_at": now,
                 "soft_redeliveries": intent.soft_redeliveries + 1,
             }
         case MarkDelivered():

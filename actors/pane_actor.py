@@ -65,7 +65,6 @@ from fencepost.actors.incarnation_state import (
     withdraw,
 )
 from fencepost.actors.messages import (
-    BlockGeneric,
     BlockRestart,
     DetectedIntent,
     Reconciled,
@@ -87,7 +86,6 @@ from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     UNRESOLVED_STATES,
-    AdmissionDecision,
     AdmissionRecord,
     IncarnationRecord,
     IntentRecord,
@@ -103,9 +101,6 @@ ADMISSIONS_KEPT: Final = 256
 
 STRANGERS_KEPT: Final = 64
 """How many retired incarnations a pane remembers, so that a chatty zombie costs no read each time."""
-
-UNSERVED_KEPT: Final = 256
-"""Of how many batches, and how many calls of each, a pane remembers which calls were answered without the payload."""
 
 R = TypeVar("R", bound=Record)
 
@@ -132,8 +127,6 @@ class PaneActor(Actor):
         self.state = PaneState(pane_id=self.pane_id)
         self._admissions: OrderedDict[tuple[object, ...], AdmissionRecord] = OrderedDict()
         self._strangers: OrderedDict[str, IncarnationRecord | None] = OrderedDict()
-        self._unserved: OrderedDict[tuple[object, ...], set[str | None]] = OrderedDict()
-        """The batches blocked in this activation, and which of their calls were answered generically."""
         self._parked: dict[int, _Parked] = {}
         self._tickets = 0
         self._alarm: trio.CancelScope | None = None
@@ -183,12 +176,6 @@ class PaneActor(Actor):
         last = _only(IntentRecord, newest)
         if last:
             state = evolve(state, seq_last=last[0].seq)
-        if state.live is not None:
-            passed = {"incarnation_id": state.live.incarnation_id, "decision": AdmissionDecision.PASS.value}
-            latest = Query(AdmissionRecord, passed, order_by=("turn_ordinal",), descending=True, limit=1)
-            unnamed = Query(AdmissionRecord, {**passed, "turn_ordinal": None}, limit=1)
-            for admissions in await self.system.line.load(latest, unnamed):
-                state = state.after(admissions)
         return await self._with_tail_triggers(state)
 
     async def _with_tail_triggers(self, state: PaneState) -> PaneState:
@@ -288,25 +275,6 @@ class PaneActor(Actor):
         if len(self._admissions) > ADMISSIONS_KEPT:
             self._admissions.popitem(last=False)
 
-    def _remember_blocked(self, admission: AdmissionRecord) -> None:
-        """From now on it is known which calls of this batch were answered, and how."""
-        if admission.decision is AdmissionDecision.BLOCK:
-            self._unserved[admission.key] = set()
-            if len(self._unserved) > UNSERVED_KEPT:
-                self._unserved.popitem(last=False)
-
-    def _remember_unserved(self, call: ToolBoundary) -> None:
-        """This call's hook was given something else than the payload to print.
-
-        A batch with too many such calls is forgotten, as are those admitted before this activation: none of their
-        calls counts as an offer then, which costs a redelivery at most.
-        """
-        unserved = self._unserved.get(_batch_key(call))
-        if unserved is not None:
-            unserved.add(call.tool_call_id)
-            if len(unserved) > UNSERVED_KEPT:
-                del self._unserved[_batch_key(call)]
-
     # -- committing --
 
     async def _commit(self, transition: str, decision: Decision, activation: int | None = None) -> None:
@@ -331,7 +299,6 @@ class PaneActor(Actor):
         for record in puts:
             if isinstance(record, AdmissionRecord):
                 self._remember(record)
-                self._remember_blocked(record)
         self.reached(transition, "applied")
         self._act(decision)
 
@@ -356,7 +323,6 @@ class PaneActor(Actor):
             match effect:
                 case RetiredIncarnation():
                     self._admissions.clear()
-                    self._unserved.clear()
                     self._recheck = True
                 case Replace():
                     self._resume_relaunching()
@@ -392,8 +358,6 @@ class PaneActor(Actor):
                 self._park(envelope, decision.park, message.wait_seconds, parked)
                 return
             if not decision.again:
-                if isinstance(decision.answer, BlockGeneric):
-                    self._remember_unserved(message.boundary)
                 self.answer(envelope, decision.answer)
                 return
 
@@ -409,7 +373,6 @@ class PaneActor(Actor):
             admission=admission,
             blocked_by=blocked_by,
             patient=patient,
-            unserved=self._unserved.get(_batch_key(call)),
             limits=self.system.limits,
             now=self.system.clock.now_ns(),
             mint=self._mint,

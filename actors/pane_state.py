@@ -7,8 +7,6 @@ Every call about a pane is decided by one actor, one call at a time: that is the
 (protocol-intent.md section 3).  `PaneState` is all that such a decision may look at:
 
 * `latest`, the incarnation with the highest epoch; the live one, if any is live, is always the latest;
-* `passed_ordinal`, how far that incarnation's turns have been let pass: no turn up to there binds anything any more;
-  and `passed_unordered`, whether a batch whose turn had no name was: then no turn is provably later, and none binds;
 * `intents`, the unresolved intents, oldest first.  The rows belong to the intents' own actors; every event that
   touches one goes through the pane, so what stands here is what is stored.  The first of them, the *head*, is the
   only one that may be bound: at most one intent of a pane is active, and a later one stays detected until the
@@ -58,8 +56,6 @@ from fencepost.actors.messages import (
 )
 from fencepost.mailbox.mutation import NewDeadLetter, NewEvent
 from fencepost.mailbox.records import (
-    AdmissionDecision,
-    AdmissionRecord,
     IncarnationRecord,
     IntentRecord,
     IntentState,
@@ -106,12 +102,6 @@ class PaneState:
     seq_last: int = 0
     tail_triggers: int | None = 0
     """How many triggers the newest unresolved intent has; None when the store must be asked."""
-
-    passed_ordinal: int | None = None
-    """The highest turn ordinal among the batches of the live incarnation that were let pass."""
-
-    passed_unordered: bool = False
-    """Whether a batch of the live incarnation was let pass whose turn the adapter could not name."""
 
     @property
     def address(self) -> str:
@@ -162,9 +152,8 @@ class PaneState:
         for record in records:
             match record:
                 case IncarnationRecord():
-                    state = state.with_incarnation(record)
-                case AdmissionRecord() if record.decision is AdmissionDecision.PASS:
-                    state = state.with_pass(record)
+                    if state.latest is None or record.epoch >= state.latest.epoch:
+                        state = evolve(state, latest=record)
                 case IntentRecord():
                     state = state.with_intent(record)
                 case TriggerRecord() if state.intents and state.intents[-1].intent_id == record.intent_id:
@@ -172,27 +161,6 @@ class PaneState:
                 case _:
                     pass
         return state
-
-    def with_incarnation(self, incarnation: IncarnationRecord) -> PaneState:
-        """This state with one incarnation's committed row, if that is the latest."""
-        if self.latest is None or incarnation.epoch > self.latest.epoch:
-            return evolve(self, latest=incarnation, passed_ordinal=None, passed_unordered=False)
-        if incarnation.epoch < self.latest.epoch:
-            return self
-        if incarnation.live:
-            return evolve(self, latest=incarnation)
-        return evolve(self, latest=incarnation, passed_ordinal=None, passed_unordered=False)
-
-    def with_pass(self, admission: AdmissionRecord) -> PaneState:
-        """This state with a batch that was let pass."""
-        ordinal = admission.turn_ordinal
-        if not self.is_live(admission.incarnation_id):
-            return self
-        if ordinal is None:
-            return evolve(self, passed_unordered=True)
-        if self.passed_ordinal is not None and self.passed_ordinal >= ordinal:
-            return self
-        return evolve(self, passed_ordinal=ordinal)
 
     def with_intent(self, intent: IntentRecord) -> PaneState:
         """This state with one intent's committed row; a resolved one leaves it."""

@@ -71,12 +71,10 @@ class Intent:
     discarded: bool = False
     payload: bytes | None = None
     planned: str | None = None
-    doubtful: bool = field(default=False, compare=False)
-    """Offered to a batch that was admitted before: the runtime may have forgotten that this call was never answered."""
 
     def bind(self, mode: str | None = None, process: int | None = None, turn: int | None = None, batch=None) -> None:
         self.mode, self.process, self.turn, self.batch = mode, process, turn, batch
-        self.completed = self.offered = self.handshake = self.doubtful = False
+        self.completed = self.offered = self.handshake = False
 
 
 @dataclass(frozen=True)
@@ -113,14 +111,6 @@ class Durable:
     letters: int = 0
 
 
-def same(model: Durable, found: Durable) -> bool:
-    """Whether the store is as the model says; where an offer is doubtful the model takes over what is stored."""
-    for intent, row in zip(model.intents, found.intents, strict=False):
-        if intent.doubtful and intent.offered:
-            intent.offered = row.offered
-    return model == found
-
-
 class Blocked(Exception):  # noqa: N818
     """A launch that section 8 forbids."""
 
@@ -136,8 +126,6 @@ class PaneModel:
         self.waiting: list[Waiting] = []
         self.waited: list[Waiting] = []
         """Who waited when this step began."""
-        self.unserved: set[tuple] = set()
-        """Calls that were told to block without the payload: whoever repeats one may have nobody who listens."""
         self.answers: dict[int, tuple[tuple, int]] = {}
         """What callers who waited were told, by their names, and after how many commits."""
         self.stages: list[Durable] = []
@@ -222,8 +210,6 @@ class PaneModel:
     def tool_call(self, call: Call, *, patient: bool, elsewhere: bool = False, settling: bool = False) -> tuple | None:
         """The decision, or None for a caller that waits."""
         answer = self._decide(call, patient=patient, elsewhere=elsewhere)
-        if answer is not None and answer[0] == "generic":
-            self.unserved.add((call.key, call.name))
         self.told_at = len(self.stages) - 1
         if not settling:
             self._after()
@@ -275,20 +261,15 @@ class PaneModel:
             if head.redeliveries >= self.redeliveries_max:
                 return self._restart("redeliveries_spent")
             head.bind(SOFT, call.epoch, call.turn, call.batch)
-            self._offer(head, call)
+            head.offered = True
             head.redeliveries += 1
             self._admit(call, head.seq, always=True)
             return payload(head.seq)
         offered = head.offered
         if not head.completed and not offered:
-            self._offer(head, call)
+            head.offered = True
         self._admit(call, head.seq, always=head.offered and not offered)
         return payload(head.seq)
-
-    def _offer(self, head: Intent, call: Call) -> None:
-        """The saved bytes go to a call that was not answered before."""
-        head.offered = (call.key, call.name) not in self.unserved
-        head.doubtful = call.key in self.now.admissions
 
     @staticmethod
     def _relation(head: Intent, call: Call) -> str:
@@ -317,15 +298,8 @@ class PaneModel:
         assert head is not None
         if head.state != "detected" or not speaker.soft:
             return self._restart("payload_unbound")
-        passed = [
-            key[1] for key, decision in self.now.admissions.items() if (key[0], decision) == (speaker.epoch, PASS)
-        ]
-        if call.turn is None or not speaker.ordered or "" in passed:
+        if call.turn is None or not speaker.ordered:
             return self._restart("turn_order_unknown")
-        if any(call.turn <= int(turn.removeprefix("turn-")) for turn in passed):
-            # A batch of this turn or a later one was let pass and may be running: no file may change now.
-            self._admit(call, head.seq)
-            return generic("reconciling")
         head.state = "reconciling"
         head.bind(SOFT, speaker.epoch, call.turn, call.batch)
         self._admit(call, head.seq, always=True)

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import intent_scenarios
 import trio
@@ -59,7 +60,8 @@ class Teller:
 
     async def blocked(self, turn: int, intent_id: str) -> None:
         decision = await self.harness.call(turn, f"b{turn}")
-        assert isinstance(decision, BlockPayload) and decision.intent_id == intent_id
+        assert isinstance(decision, BlockPayload)
+        assert decision.intent_id == intent_id
         self.payload(intent_id, decision.payload)
 
     async def delivered(self, turn: int, intent_id: str) -> None:
@@ -137,5 +139,7 @@ async def die(url: str, scenario: str, point: str, nth: str) -> None:
     say("survived")
 
 
+MODES: dict[str, Callable[..., Awaitable[None]]] = {"live": live, "plan": plan, "die": die}
+
 if __name__ == "__main__":
-    trio.run({"live": live, "plan": plan, "die": die}[sys.argv[1]], *sys.argv[2:])
+    trio.run(MODES[sys.argv[1]], *sys.argv[2:])

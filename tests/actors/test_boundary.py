@@ -34,7 +34,7 @@ from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
 from fencepost.actors.intent_state import BindSoft, Code, Exhaust, Offer, Rebind, Relation, code_of, relation_of
 from fencepost.actors.messages import Allow, BlockGeneric, BlockPayload, BlockRestart, ModelTurn, Reason
 from fencepost.actors.pane_state import Limits, PaneState
-from fencepost.mailbox.records import AdmissionDecision, AdmissionRecord, IncarnationRecord, IntentRecord, IntentState
+from fencepost.mailbox.records import AdmissionDecision, AdmissionRecord, IncarnationRecord, IntentState
 
 PASS, BLOCK = AdmissionDecision.PASS, AdmissionDecision.BLOCK
 
@@ -197,26 +197,6 @@ def test_the_first_bytes_for_the_open_batch_are_recorded_as_offered(shape):
     decided = decide(pane(row(shape)))
     assert [event for _, event in decided.intent_events] == [Offer()]
     assert changed(row(shape), intent_after(decided)) == {"payload_offered_at": NOW}
-
-
-ECHOES: dict[str, tuple[dict[str, Any], bool]] = {
-    "the first call of its batch": ({"unserved": None}, True),
-    "a call not yet answered": ({"admission": True, "unserved": frozenset({"call-2", None})}, True),
-    "a call answered generically": ({"admission": True, "unserved": frozenset({"call-1"})}, False),
-    "a call of a batch admitted before anybody can remember": ({"admission": True, "unserved": None}, False),
-}
-
-
-@pytest.mark.parametrize(("known", "counts"), ECHOES.values(), ids=ECHOES)
-@pytest.mark.parametrize("shape", ["M/o", "M/c"])
-def test_what_may_be_an_echo_of_an_answered_request_is_given_the_payload_and_is_no_offer(shape, known, counts):
-    turn, batch_id = CALLS["same batch" if shape == "M/o" else "later turn"]
-    if "admission" in known:
-        known = {**known, "admission": admission(BLOCK, batch_id, turn, "intent-1")}
-    decided = decide(pane(row(shape)), turn=turn, batch_id=batch_id, tool_call_id="call-1", **known)
-    assert isinstance(decided.answer, BlockPayload)
-    rows = [after for after in written(decided) if isinstance(after, IntentRecord)]
-    assert [after.payload_offered_at is not None for after in rows] == ([counts] if shape == "M/c" or counts else [])
 
 
 @pytest.mark.parametrize("shape", ["M/c", "L/c"])
@@ -452,25 +432,6 @@ def test_step_7_the_first_call_binds_its_batch_durably_and_waits():
     after = committed(state, decided).head
     assert after is not None
     assert code_of(after) is Code.C_OPEN
-
-
-PASSES: dict[str, tuple[list[ModelTurn | None], ModelTurn, str]] = {
-    "an earlier turn": ([TURN], LATER, "wait +BindSoft"),
-    "the same turn": ([LATER], LATER, RECONCILING),
-    "a later turn": ([LATER], TURN, RECONCILING),
-    "the latest counts": ([LATER, TURN], LATER, RECONCILING),
-    "a turn without a name": ([None], LATER, "restart turn_order_unknown"),
-    "a turn without a name, and another": ([None, TURN], LATER, "restart turn_order_unknown"),
-}
-
-
-@pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize(("passed", "turn", "expected"), PASSES.values(), ids=PASSES)
-def test_step_7_only_a_turn_provably_later_than_all_that_passed_binds(passed, turn, expected, again):
-    """Any other may be a late request, while tools of the passed batch are running; it stays refused, too."""
-    state = pane(row("D")).after([admission(PASS, f"batch-{turn}", turn) for turn in passed])
-    known: dict[str, Any] = {"admission": admission(BLOCK, "batch-9", turn, "intent-1")} if again else {}
-    assert told(state, decide(state, turn=turn, batch_id="batch-9", patient=True, **known)) == expected
 
 
 def test_step_7_binds_without_patience_too():

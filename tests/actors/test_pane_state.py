@@ -16,7 +16,6 @@ from actors.worlds import (
     RESULT,
     SHAPES,
     TURN,
-    admission,
     behind,
     changed,
     committed,
@@ -99,8 +98,6 @@ from fencepost.mailbox.records import (
     TransitionKind,
     TriggerRecord,
 )
-
-PASS = AdmissionDecision.PASS
 
 UNRESOLVED = [shape for shape in SHAPES if not row(shape).resolved]
 
@@ -548,20 +545,6 @@ def test_only_the_head_is_resolved():
 # -- the pane as its rows make it ------------------------------------------------------------------------------------
 
 
-def test_what_was_let_pass_is_remembered_for_as_long_as_its_incarnation_lives():
-    state = pane(row("D")).after([admission(PASS, "batch-1"), admission(PASS, "batch-2", None)])
-    assert (state.passed_ordinal, state.passed_unordered) == (1, True)
-    live = state.latest
-    assert live is not None
-    for kept in (row("D"), row("D", to_base="base-9"), row("A"), live, behind(row("D"))):
-        after = state.after([kept])
-        assert (after.passed_ordinal, after.passed_unordered) == (1, True), kept
-    for gone in (retired(live), incarnation("inc-2", live.epoch + 1)):
-        after = state.after([gone])
-        assert (after.passed_ordinal, after.passed_unordered) == (None, False), gone
-        assert after.after([admission(PASS, "batch-3")]) == after, "its admissions count no more"
-
-
 def test_an_older_incarnation_does_not_take_the_place_of_the_latest():
     state = pane(row("M/r"))
     assert state.after([retired(incarnation())]).latest == state.latest
@@ -845,7 +828,6 @@ class PaneWalk(RuleBasedStateMachine):
                     admission=admission,
                     blocked_by=blocked_by,
                     patient=patient,
-                    unserved=frozenset(),
                     limits=self.limits,
                     now=self.now,
                     mint=self.mint,

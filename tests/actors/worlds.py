@@ -226,7 +226,6 @@ def admission(
 
 
 UNSET: Final = incarnation("unset", 99)
-OF_CALL: Final = ("tool_call_id", "startup_delivery_id", "passed_unseen")
 
 
 def decide(
@@ -238,11 +237,10 @@ def decide(
     **details: Any,
 ) -> Decision:
     """Decide a tool call of the live incarnation, or of `speaker`; further keywords reach the call or the boundary."""
-    of_call = {name: details.pop(name) for name in OF_CALL if name in details}
+    of_call = {name: details.pop(name) for name in ("startup_delivery_id", "passed_unseen") if name in details}
     who = state.live if speaker is UNSET else speaker
     call = ToolBoundary("nobody" if who is None else who.incarnation_id, turn, batch_id, **of_call)
-    known = {"call": call, "speaker": who, "unserved": frozenset(), "now": NOW, "mint": mint()}
-    return decide_boundary(state, Boundary(**{**known, **details}))
+    return decide_boundary(state, Boundary(**{"call": call, "speaker": who, "now": NOW, "mint": mint(), **details}))
 
 
 def written(decision: Decision, now: int = NOW) -> list[Record]:

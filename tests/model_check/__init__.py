@@ -21,8 +21,10 @@ that reconciles; a human who resolves, rearms and discards.  A process that ends
 long as there is anything to explore: neither is bounded.
 
 **Messages** are a soup: what was said once may arrive at any time from then on, never, or again and again.  One rule
-covers the lost, the doubled, the late and the overtaken message.  What a *retired* incarnation has said stays in the
-soup too; since the fence must stop all of it, it is not part of the state but tried in every state (`Ledger.probe`).
+covers the lost, the doubled, the late and the overtaken message.  (Tool calls that arrive again are the one thing about
+which something must be assumed; see `world`, and `--strays` for what happens otherwise.)  What a *retired* incarnation
+has said stays in the soup too; since the fence must stop all of it, it is not part of the state but tried in every
+state (`Ledger.probe`).
 
 **Time and names.**  No rule compares times or names except for equality and order, so states that differ in nothing
 else are one state: after each step turns are renumbered by rank, the latest incarnation gets one fixed name, every

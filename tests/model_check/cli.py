@@ -18,9 +18,8 @@ from model_check.world import Bounds, World
 __all__ = ["BOUNDS", "caught", "main"]
 
 BOUNDS: Final = {
-    "thin": Bounds(faults=3, calls=1, startup_attempts=1, soft_only=True, second_intent=False),
     "tiny": Bounds(faults=1, startup_attempts=1, soft_only=True, second_intent=False),
-    "small": Bounds(faults=1, batches_a_turn=1, startup_attempts=1, soft_only=True),
+    "small": Bounds(faults=1, startup_attempts=1, soft_only=True),
     "full": Bounds(faults=None),
 }
 
@@ -32,6 +31,9 @@ BOUNDS: Final = {
     help="How large a world  [default: full; with --all-faults the smallest that shows it].",
 )
 @click.option("--faults", type=click.IntRange(min=0), help="At most so many faults a run, instead of the bounds' own.")
+@click.option(
+    "--strays", is_flag=True, help="Also serve a repeated request whose hook has ended before its batch is reported."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0, min_open=True),
@@ -47,6 +49,7 @@ def main(
     *,
     bounds: str | None,
     faults: int | None,
+    strays: bool,
     seconds: float | None,
     fault: str | None,
     all_faults: bool,
@@ -63,8 +66,8 @@ def main(
         return
     if fault is not None and all_faults:
         raise click.UsageError("--fault and --all-faults exclude each other")
-    names = (bounds,) if bounds else ("tiny", "thin", "small") if all_faults else ("full",)
-    sizes = [BOUNDS[name] for name in names]
+    names = (bounds,) if bounds else ("tiny", "small") if all_faults else ("full",)
+    sizes = [BOUNDS[name]._replace(strays=strays) for name in names]
     if faults is not None:
         sizes = [size._replace(faults=faults) for size in sizes]
     for name, size in zip(names, sizes, strict=True):

@@ -127,24 +127,6 @@ def _forget_the_offer_mark() -> Generator[None]:
 
 
 @_fault
-def _count_an_echo_as_an_offer() -> Generator[None]:
-    """The payload for a repeated request counts as offered, though its hook was answered generically before."""
-    with _deciding(lambda real, state, asked: real(state, evolve(asked, unserved=frozenset()))):
-        yield
-
-
-@_fault
-def _count_a_forgotten_echo_as_an_offer() -> Generator[None]:
-    """The same, but only when the pane has forgotten how it had answered the batch."""
-
-    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
-        return real(state, asked if asked.unserved is not None else evolve(asked, unserved=frozenset()))
-
-    with _deciding(decide):
-        yield
-
-
-@_fault
 def _acknowledge_on_the_handshake_alone() -> Generator[None]:
     """The replacement's ready report acknowledges, before the model had a turn."""
     real = intent_state.transition
@@ -309,56 +291,6 @@ def _bind_a_batch_blocked_before() -> Generator[None]:
         return real(state, asked)
 
     with _deciding(decide):
-        yield
-
-
-@_fault
-def _forget_how_far_turns_were_let_pass() -> Generator[None]:
-    """A late request of an earlier turn binds, while a batch that was let pass since is running."""
-    with _deciding(lambda real, state, asked: real(evolve(state, passed_ordinal=None), asked)):
-        yield
-
-
-@_fault
-def _bind_in_a_turn_let_pass() -> Generator[None]:
-    """A late request binds in the very turn of which a later batch was let pass."""
-
-    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
-        turn, passed = asked.call.turn, state.passed_ordinal
-        same = turn is not None and turn.ordinal == passed
-        return real(evolve(state, passed_ordinal=None if same else passed), asked)
-
-    with _deciding(decide):
-        yield
-
-
-@_fault
-def _bind_a_late_request_when_it_comes_again() -> Generator[None]:
-    """A late request is refused, and its batch thereby admitted; when it comes once more, it binds."""
-
-    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
-        return real(state if asked.admission is None else evolve(state, passed_ordinal=None), asked)
-
-    with _deciding(decide):
-        yield
-
-
-@_fault
-def _bind_after_a_pass_without_a_turn() -> Generator[None]:
-    """A late request binds, while a batch is running that was let pass and whose turn nobody could name."""
-    with _deciding(lambda real, state, asked: real(evolve(state, passed_unordered=False), asked)):
-        yield
-
-
-@_fault
-def _lose_what_was_let_pass_with_an_intent() -> Generator[None]:
-    """Whenever an intent's row changes, the pane forgets how far turns were let pass, until it is loaded again."""
-    real = PaneState.with_intent
-
-    def with_intent(self: PaneState, intent: IntentRecord) -> PaneState:
-        return evolve(real(self, intent), passed_ordinal=None)
-
-    with mock.patch.object(PaneState, "with_intent", with_intent):
         yield
 
 

@@ -1,9 +1,8 @@
 """The durable half of the world: rows, and the transactions that the shipped decisions make of them.
 
-A `Store` is six small numbers: the two intents' rows, how the second transition was detected, the latest
-incarnation's row, each row a number in the ledger's table of canonical rows, and what was let pass of its turns.  Equal
-stores are equal tuples, and every decision is asked for once per store and message; the answer, or the law it broke, is
-remembered.
+A `Store` is four small numbers: the two intents' rows, how the second transition was detected, and the latest
+incarnation's row, each row a number in the ledger's table of canonical rows.  Equal stores are equal tuples, and every
+decision is asked for once per store and message; the answer, or the law it broke, is remembered.
 
 Canonical: the latest incarnation is `process-2`, anything older `process-1`, a fresh one `process-3`; what is stored
 happened at 1, now is 2; revisions are 1; texts that nothing reads are gone.  So a row never seen before is a row that
@@ -63,7 +62,6 @@ _T = TypeVar("_T")
 PANE: Final = "pane"
 OLD, LATEST, FRESH = "process-1", "process-2", "process-3"
 STORED, NOW = 1, 2
-CALL: Final = "call"
 
 # Whether the second transition was detected: not yet, merged into the first intent, as an intent of its own.
 UNSEEN, MERGED, OWN = 0, 1, 2
@@ -79,10 +77,6 @@ class Store(NamedTuple):
     second: int = 0
     detected: int = UNSEEN
     latest: int = 0
-    passed: int = 0
-    """The latest turn of which a batch of the live incarnation was let pass, 0 for none."""
-    unordered: bool = False
-    """Whether a batch of a turn without a name was."""
 
 
 class Call(NamedTuple):
@@ -95,8 +89,6 @@ class Call(NamedTuple):
     echo: bool
     unseen: str | None
     patient: bool
-    unserved: bool | None = None
-    """Whether the pane remembers that this call was answered generically; None if it remembers nothing of its batch."""
 
 
 class Transaction(NamedTuple):
@@ -119,8 +111,6 @@ class Reply(NamedTuple):
     answer: str | None
     shown: int = 0
     """The number of the intent whose payload is the answer."""
-    generic: bool = False
-    """Whether the answer is a generic block, which the pane remembers for as long as it is awake."""
 
 
 def remembered(
@@ -199,7 +189,7 @@ class Ledger:
     @remembered
     def pane(self, store: Store) -> PaneState:
         """The pane's memory as a reopen would load it."""
-        return _loaded(self.intents(store), self.latest(store), store.detected, (store.passed, store.unordered))
+        return _loaded(self.intents(store), self.latest(store), store.detected)
 
     @remembered
     def live(self, store: Store) -> bool:
@@ -251,7 +241,6 @@ class Ledger:
                 admission=admission,
                 blocked_by=self._blocked_by(store, admission),
                 patient=call.patient,
-                unserved=None if call.unserved is None else frozenset({CALL} if call.unserved else ()),
                 limits=self.limits,
                 now=NOW,
                 mint=_Mint(self, store),
@@ -600,7 +589,7 @@ class Ledger:
                     raise Broken(f"a call was given {payload!r}; saved for intent {intent.seq} is {intent.payload!r}")
                 return Reply(commits, f"given the payload of intent {intent.seq}", intent.seq)
             case BlockGeneric(reason=reason):
-                return Reply(commits, f"blocked ({reason})", generic=True)
+                return Reply(commits, f"blocked ({reason})")
             case BlockRestart(reason=reason):
                 return Reply(commits, f"blocked, and the process is retired ({reason})")
             case other:
@@ -642,10 +631,10 @@ class Ledger:
         remembers = self.pane(store).after(written)
         detected = _detection(store, written)
         latest = max(after.incarnations, key=lambda row: row.epoch, default=None)
-        loads = _loaded(after.intents, latest, detected, _passed(store, latest, written))
+        loads = _loaded(after.intents, latest, detected)
         if not (remembers.intents and remembers.intents[-1].state is IntentState.DETECTED):
             remembers = evolve(remembers, tail_triggers=loads.tail_triggers)  # only a detected tail takes more triggers
-        for name in ("latest", "intents", "seq_last", "tail_triggers", "passed_ordinal", "passed_unordered"):
+        for name in ("latest", "intents", "seq_last", "tail_triggers"):
             if getattr(remembers, name) != getattr(loads, name):
                 raise Broken(f"the pane's memory and its store differ after the commit, in {name}")
 
@@ -655,7 +644,6 @@ class Ledger:
         intents = list(after.intents)
         resolved = {intent.intent_id for intent in intents if intent.resolved}
         detected = _detection(store, written)
-        passed = _passed(store, latest, written)
         if latest is not None:
             latest = self._plain_incarnation(latest, resolved)
         head = next((intent for intent in intents if not intent.resolved), None)
@@ -673,7 +661,7 @@ class Ledger:
             if new.state is IntentState.ACKNOWLEDGED and not old.resolved and not new.discarded:
                 acknowledged |= 1 << (new.seq - 1)
         return Transaction(
-            store=Store(first, second, detected, self.number(latest) if latest is not None else 0, *passed),
+            store=Store(first, second, detected, self.number(latest) if latest is not None else 0),
             admission=_admitted(admissions[0]) if admissions else None,
             acknowledged=acknowledged,
             attempt=attempt,
@@ -740,22 +728,12 @@ class _Mint:
         return {"incarnation": FRESH, "startup_delivery": "startup-3", "approval": "approval-3"}[kind]
 
 
-def _loaded(
-    intents: tuple[IntentRecord, ...], latest: IncarnationRecord | None, detected: int, passed: tuple[int, bool]
-) -> PaneState:
+def _loaded(intents: tuple[IntentRecord, ...], latest: IncarnationRecord | None, detected: int) -> PaneState:
     unresolved = tuple(intent for intent in intents if not intent.resolved)
     triggers = 0
     if intents and not intents[-1].resolved:
         triggers = 2 if detected == MERGED else 1
-    return PaneState(
-        pane_id=PANE,
-        latest=latest,
-        intents=unresolved,
-        seq_last=len(intents),
-        tail_triggers=triggers,
-        passed_ordinal=passed[0] or None,
-        passed_unordered=passed[1],
-    )
+    return PaneState(pane_id=PANE, latest=latest, intents=unresolved, seq_last=len(intents), tail_triggers=triggers)
 
 
 def _turn(turn: int) -> ModelTurn:
@@ -776,7 +754,6 @@ def _tool_boundary(call: Call) -> ToolBoundary:
         incarnation_id=LATEST,
         turn=_turn(call.turn) if call.named else None,
         batch_id=_batch((call.turn, call.nth)),
-        tool_call_id=CALL,
         startup_delivery_id="startup-2" if call.echo else None,
         passed_unseen=call.unseen,  # type: ignore[arg-type]
     )
@@ -820,17 +797,6 @@ def _detection(store: Store, written: list[Record]) -> int:
         if isinstance(record, TriggerRecord) and record.operation_id != "op-first":
             return OWN if record.intent_id == "intent-2" else MERGED
     return store.detected
-
-
-def _passed(store: Store, latest: IncarnationRecord | None, written: list[Record]) -> tuple[int, bool]:
-    """What was let pass of the live incarnation's turns after these writes: its admissions tell."""
-    if latest is None or not latest.live:
-        return 0, False
-    before = (0, False) if latest.incarnation_id == FRESH else (store.passed, store.unordered)
-    passes = [row for row in written if isinstance(row, AdmissionRecord) and row.decision is AdmissionDecision.PASS]
-    ordinals = [row.turn_ordinal for row in passes if row.incarnation_id == latest.incarnation_id]
-    named = [ordinal for ordinal in ordinals if ordinal is not None]
-    return max([before[0], *named]), before[1] or None in ordinals
 
 
 def _admitted(record: AdmissionRecord) -> int:

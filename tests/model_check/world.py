@@ -14,16 +14,14 @@ What is assumed of a host and an adapter:
   completed only if the hook of each of its calls wrote out the answer it got;
 * a hook that ends without an answer lets no tool run, unless nobody could be reached at all, the last batch was let
   pass, and no call of this one was ever answered; then the adapter says so in `passed_unseen`;
-* every request that was ever under way may be served again, or late, although its hook has ended.
-
-Beside the store, the pane remembers of each batch that it blocked itself which calls it answered generically; that is
-lost whenever it falls asleep, or dies with the runtime.
+* a request may be served again although its hook has ended, but a batch of which that is true is not reported complete
+  afterwards, and not once a later batch was let pass if its own batch was never decided (`Bounds.strays` drops this).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.actors.intent_state import Code
 from fencepost.actors.pane_state import Limits
@@ -57,6 +55,8 @@ class Bounds(NamedTuple):
     """How many earlier batches, besides the bound one, may still have messages under way."""
     startup_attempts: int = 2
     soft_redeliveries: int = 1
+    strays: bool = False
+    """Whether a repeated request may still be served after its batch ended and before that was reported."""
     second_intent: bool = True
     """Whether a second transition is ever detected."""
     soft_only: bool = False
@@ -87,8 +87,6 @@ class Batch(NamedTuple):
     """Whether it was admitted as a block, or any of its calls was ever answered with one."""
     heard: bool = True
     """Whether every call that ended did so on an answer that its hook wrote out; else no completion is reported."""
-    unserved: int | None = None
-    """How many of its calls the pane remembers to have answered generically; None if it remembers nothing of it."""
     unseen: str | None = None
     """What the adapter says about calls it let pass on its own."""
     known: int = 0
@@ -213,9 +211,6 @@ class World:
         process = state.process
         if state.attempt or (process is not None and process.condition == UNBORN):
             yield self._crash(state)
-        if process is not None and any(batch.unserved is not None for batch in process.batches):
-            asleep = state._replace(process=_forgotten(process))
-            yield Step(0, "the pane falls asleep, and forgets which calls it had answered", asleep)
         if code in _UNPROVED:
             text = "the runtime dies; reopened, it gives the unproved startup attempt up"
             yield from self._try(1, text, self._crash(state).state, "reopen")
@@ -247,7 +242,7 @@ class World:
         return Step(
             1,
             "the runtime dies, and is reopened",
-            state._replace(attempt=False, process=Process(DEAD) if unborn else _forgotten(state.process)),
+            state._replace(attempt=False, process=Process(DEAD) if unborn else state.process),
         )
 
     # -- the host ------------------------------------------------------------------------------------------------
@@ -321,19 +316,17 @@ class World:
             yield from self._try(0, "the process's startup handshake arrives", state, "ready")
         for position, batch in enumerate(batches):
             current = position == len(batches) - 1
-            if batch.admission == NO_ADMISSION and batch.heard:
-                continue  # no request of it has reached anybody, nor is one under way
+            if current and ASKS in process.calls:
+                continue
+            late = state
+            if not self.bounds.strays:
+                # A request is served though its hook has ended: the report has arrived before, or never will.
+                if batch.admission == NO_ADMISSION and any(later.admission == PASSED for later in batches[position:]):
+                    continue
+                late = state._replace(process=_with_batch(process, position, heard=False))
             which = "the current batch" if current and process.condition == ALIVE else "an earlier batch"
-            ended = self.bounds.calls - (process.calls.count(ASKS) if current else 0)
-            kinds: dict[bool | None, str] = {}
-            if batch.unserved is None and ended:
-                kinds[None] = f"a tool call of {which} arrives again, or late"
-            elif batch.unserved is not None and ended > batch.unserved:
-                kinds[False] = f"a tool call of {which}, not known to be blocked, arrives again, or late"
-            if batch.unserved:
-                kinds[True] = f"a tool call of {which}, known to be blocked generically, arrives again"
-            for unserved, text in kinds.items():
-                yield from self._answers(state, position, text, fault=1, heard=False, unserved=unserved)
+            text = f"a tool call of {which} arrives again, or late"
+            yield from self._answers(late, position, text, fault=1, heard=False)
 
     # -- tool calls ----------------------------------------------------------------------------------------------
 
@@ -341,8 +334,7 @@ class World:
         if ASKS not in process.calls:
             return
         position = len(process.batches) - 1
-        unserved = None if process.batches[-1].unserved is None else False
-        yield from self._answers(state, position, "a tool call asks", fault=0, heard=True, unserved=unserved)
+        yield from self._answers(state, position, "a tool call asks", fault=0, heard=True)
         yield self._step(1, "a hook gives up waiting, with its request still under way", state, self._unheard(process))
         if self._may_pass_unseen(state, process):
             for unseen, told in (("yes", ""), ("maybe", ", and forgets whether it did")):
@@ -360,30 +352,26 @@ class World:
         row = self.ledger.latest(state.store)
         return row is not None and row.startup_intent_id is None
 
-    def _answers(
-        self, state: State, position: int, text: str, *, fault: int, heard: bool, unserved: bool | None
-    ) -> Iterator[Step]:
+    def _answers(self, state: State, position: int, text: str, *, fault: int, heard: bool) -> Iterator[Step]:
         """Everything that can come of one request: its transactions, its answer, and a death between any two."""
         process = state.process
         assert process is not None
         try:
             reply, later = (
-                self.ledger.ask(state.store, self._request(process, position, patient=patient, unserved=unserved))
+                self.ledger.ask(state.store, self._request(process, position, patient=patient))
                 for patient in (True, False)
             )
         except Broken as broken:
             yield Step(fault, text, state, str(broken))
             return
-        known = unserved is True
-        yield from self._outcomes(state, position, text, reply, fault=fault, heard=heard, known=known)
+        yield from self._outcomes(state, position, text, reply, fault=fault, heard=heard)
         if later != reply:
             told = f"{text}, and its time to wait is spent"
-            yield from self._outcomes(state, position, told, later, fault=fault, heard=heard, known=known)
+            yield from self._outcomes(state, position, told, later, fault=fault, heard=heard)
 
     def _outcomes(
-        self, state: State, position: int, text: str, reply: Reply, *, fault: int, heard: bool, known: bool
+        self, state: State, position: int, text: str, reply: Reply, *, fault: int, heard: bool
     ) -> Iterator[Step]:
-        """What comes of one reply; `known` says that the pane remembers this call to have been blocked before."""
         try:
             for count, commit in enumerate(reply.commits, start=1):
                 state = self._committed(state, position, commit)
@@ -406,9 +394,6 @@ class World:
             return
         if denied and not process.batches[position].denied:
             process = _with_batch(process, position, denied=True)
-        unserved = process.batches[position].unserved
-        if reply.generic and unserved is not None and not known:
-            process = _with_batch(process, position, unserved=unserved + 1)
         told = f"{text}: {reply.answer}"
         if not heard:
             yield self._step(fault, told, state, process)
@@ -428,17 +413,10 @@ class World:
         """A step that moves nothing but the process."""
         return Step(faults, text, self._settled(State(state.store, state.attempt, process)))
 
-    def _request(self, process: Process, position: int, *, patient: bool, unserved: bool | None) -> Call:
+    def _request(self, process: Process, position: int, *, patient: bool) -> Call:
         batch = process.batches[position]
         return Call(
-            batch.turn,
-            batch.nth,
-            batch.named,
-            batch.admission,
-            process.tagged == ECHOED,
-            batch.unseen,
-            patient,
-            unserved,
+            batch.turn, batch.nth, batch.named, batch.admission, process.tagged == ECHOED, batch.unseen, patient
         )
 
     def _committed(self, state: State, position: int, commit: Transaction) -> State:
@@ -450,9 +428,7 @@ class World:
         if commit.admission is not None:
             if batch.admission not in {NO_ADMISSION, commit.admission}:
                 raise Broken("the first decision of a batch was changed")
-            unserved = None if commit.admission == PASSED else 0
-            if batch.admission == NO_ADMISSION:
-                process = _with_batch(process, position, admission=commit.admission, unserved=unserved)
+            process = _with_batch(process, position, admission=commit.admission)
         return State(commit.store, self._begun(state, commit), process)
 
     @staticmethod
@@ -525,8 +501,7 @@ class World:
         if process is not None and not ledger.live(store):
             process = _retired(process)
         elif process is not None and process.batches:
-            process, place, passed = self._numbered(process, head, self._open(store), store.passed)
-            store = store._replace(passed=passed)
+            process, place = self._numbered(process, head, self._open(store))
         if place is not None and bound != place:
             moved = ledger.moved(head, place)
             store = store._replace(first=moved) if head == store.first else store._replace(second=moved)
@@ -537,18 +512,14 @@ class World:
         unresolved = self.ledger.unresolved
         return unresolved[store.first] | unresolved[store.second] << 1
 
-    def _numbered(self, process: Process, head: int, open_bits: int, passed: int) -> Numbered:
-        """The process with its batches forgotten and renumbered, and where the bound and the passed are; remembered."""
-        key = (process, head, open_bits, passed)
+    def _numbered(self, process: Process, head: int, open_bits: int) -> Numbered:
+        """The process with its batches forgotten and renumbered, and where that leaves the bound one; remembered."""
+        key = (process, head, open_bits)
         found = self._numberings.get(key)
         if found is None:
             row = self.ledger.intent(head)
-            marks = Marks(
-                passed=passed,
-                complete=row is not None and row.batch_completed_at is not None,
-                offered=row is not None and row.payload_offered_at is not None,
-            )
-            found = _numbered(process, self.ledger.bound[head], open_bits, self.bounds, marks)
+            complete = row is not None and row.batch_completed_at is not None
+            found = _numbered(process, self.ledger.bound[head], open_bits, self.bounds, complete=complete)
             self._numberings[key] = found
         return found
 
@@ -559,44 +530,19 @@ def _with_batch(process: Process, position: int, **changed: Any) -> Process:
     return process._replace(batches=(*batches[:position], changed_batch, *batches[position + 1 :]))
 
 
-_P = TypeVar("_P", Process, "Process | None")
-
-
-def _forgotten(process: _P) -> _P:
-    """The process, with what the pane remembered of its calls lost."""
-    if process is None:
-        return process
-    return process._replace(batches=tuple(batch._replace(unserved=None) for batch in process.batches))
-
-
-Numbered: TypeAlias = tuple[Process, tuple[int, int] | None, int]
-
-
-class Marks(NamedTuple):
-    """What the store says about the batches of a process."""
-
-    passed: int
-    """The latest turn that was let pass."""
-    complete: bool
-    """Whether the bound batch was reported complete."""
-    offered: bool
-    """Whether the bound batch carries the offer mark."""
+Numbered: TypeAlias = tuple[Process, tuple[int, int] | None]
 
 
 def _numbered(
-    process: Process, bound: tuple[int, int] | None, open_bits: int, bounds: Bounds, marks: Marks
+    process: Process, bound: tuple[int, int] | None, open_bits: int, bounds: Bounds, *, complete: bool
 ) -> Numbered:
     kept = _remembered(process.batches, bound, bounds.late_batches)
     turns = sorted({batch.turn for batch in kept} | ({bound[0]} if bound else set()))
-    passed = marks.passed if _may_still_matter(kept, marks.passed, open_bits, bounds) else 0
-    if passed:
-        turns = sorted({*turns, passed})
     rank = {turn: number for number, turn in enumerate(turns, start=1)}
     batches, place = [], None
-    for batch in kept:
+    for position, batch in enumerate(kept, start=1):
         nth = sum(other.turn == batch.turn and other.nth <= batch.nth for other in kept)
         is_bound = (batch.turn, batch.nth) == bound
-        binds = _may_bind(batch, open_bits)
         if is_bound:
             place = (rank[batch.turn], nth)
         batches.append(
@@ -606,8 +552,7 @@ def _numbered(
                 named=batch.named,
                 admission=batch.admission,
                 denied=batch.denied or batch.admission >= BLOCKED_BY,
-                heard=batch.heard and binds and not (is_bound and marks.complete),
-                unserved=batch.unserved if binds and not (is_bound and marks.offered) else None,
+                heard=batch.heard and (bounds.strays or position == len(kept) or (is_bound and not complete)),
                 unseen=batch.unseen if batch.admission == NO_ADMISSION else None,
                 known=batch.known & open_bits,
                 printed=batch.printed & open_bits if is_bound else 0,
@@ -616,22 +561,7 @@ def _numbered(
     if bound and place is None:  # bound to something that no batch of this process is
         place = (rank[bound[0]], 9)
     calls = () if process.condition == DEAD else process.calls
-    after = Process(process.condition, process.tagged, process.shown & open_bits, tuple(batches), calls)
-    return after, place, rank.get(passed, 0)
-
-
-def _may_bind(batch: Batch, open_bits: int) -> bool:
-    """Whether a call of this batch may still bind an intent."""
-    blocked_by = batch.admission - BLOCKED_BY
-    return batch.admission == NO_ADMISSION or (blocked_by > 0 and bool(open_bits & _bit(blocked_by)))
-
-
-def _may_still_matter(kept: tuple[Batch, ...], passed: int, open_bits: int, bounds: Bounds) -> bool:
-    """Whether some batch that may bind is, or will be, no later than the latest turn that was let pass."""
-    current = kept[-1]
-    if passed == current.turn and current.nth < bounds.batches_a_turn:
-        return True
-    return any(batch.turn <= passed and _may_bind(batch, open_bits) for batch in kept)
+    return Process(process.condition, process.tagged, process.shown & open_bits, tuple(batches), calls), place
 
 
 _RECONCILING: Final = {Code.C_OPEN, Code.C_COMPLETE, Code.C_UNATTENDED}

@@ -132,7 +132,6 @@ class Pane:
                 speaker=self.state.live,
                 admission=known,
                 blocked_by=None if known is None or known.intent_id is None else self.intents[known.intent_id],
-                unserved=frozenset(),
                 limits=LIMITS,
                 now=self.world.now,
                 mint=self.world.mint,

@@ -33,7 +33,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from intent_model import ALLOW, APPLIED, PASS, UNCHANGED, Call, Durable, Intent, PaneModel, Process, Waiting, same
+from intent_model import ALLOW, APPLIED, PASS, UNCHANGED, Call, Durable, Intent, PaneModel, Process, Waiting
 
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import AdmissionRecord, IncarnationRecord, IntentRecord, TriggerRecord
@@ -376,7 +376,7 @@ class Machine(RuleBasedStateMachine):
         if self.points.died is None:
             for pane, model in self.models.items():
                 found = self.rows[pane].durable
-                assert same(model.now, found), f"pane {pane} is {found}, the model {model.now}"
+                assert model.now == found, f"pane {pane} is {found}, the model {model.now}"
             expected = {name: answer for model in self.models.values() for name, (answer, _) in model.answers.items()}
             assert answers == expected, f"told {answers}, the model {expected}"
         else:
@@ -423,7 +423,7 @@ class Machine(RuleBasedStateMachine):
                 survivor.begin()
                 if wakes:
                     survivor.wake()
-                if same(survivor.now, found):
+                if survivor.now == found:
                     survivor.begin()
                     return survivor
                 tried.append(survivor.now)

@@ -273,44 +273,6 @@ async def test_after_the_newest_intent_is_superseded_the_one_before_it_still_coa
     assert await check(url) == []
 
 
-async def test_an_echo_of_a_request_that_was_blocked_generically_is_no_offer(url):
-    """The hook of that call printed a generic block; bytes for a repeat of its request prove nothing [D2]."""
-    gate = trio.Event()
-    async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
-        pane = supervisor.pane("pane")
-        harness = await Harness.start(pane)
-        intent = await pane.detect(moved("A", "B"))
-        assert isinstance(await harness.call(1, "b1", wait=0, tool_call_id="call-1"), BlockGeneric)
-        gate.set()
-        assert isinstance(await harness.call(1, "b1", tool_call_id="call-1"), BlockPayload)
-        await harness.completed(1, "b1")
-        assert await harness.call(2, "b2", tool_call_id="call-2") == BlockPayload(intent.intent_id, payload_of("B"))
-        assert (await supervisor.intent(intent.intent_id).view()).state is IntentState.MATERIALIZED
-
-
-async def test_after_a_restart_no_call_of_an_earlier_batch_is_an_offer(url):
-    """Which of them was answered generically is forgotten, so each may be an echo: rather a duplicate than a loss."""
-    gate = trio.Event()
-    async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
-        pane = supervisor.pane("pane")
-        harness = await Harness.start(pane)
-        intent = await pane.detect(moved("A", "B"))
-        assert isinstance(await harness.call(1, "b1", wait=0, tool_call_id="call-1"), BlockGeneric)
-        gate.set()
-    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
-        harness.pane = supervisor.pane("pane")
-        handle = supervisor.intent(intent.intent_id)
-        assert isinstance(await harness.call(1, "b1", tool_call_id="call-1"), BlockPayload)
-        assert (await handle.view()).payload_offered_at is None
-        await harness.completed(1, "b1")
-        assert await harness.call(2, "b2", tool_call_id="call-2") == BlockPayload(intent.intent_id, payload_of("B"))
-        view = await handle.view()
-        assert (view.state, view.batch_id, view.soft_redeliveries) == (IntentState.MATERIALIZED, "b2", 1)
-        assert view.payload_offered_at is not None
-        await harness.completed(2, "b2")
-        assert await harness.call(3, "b3") == Allow()
-
-
 async def test_a_restart_before_the_first_payload_still_delivers_into_its_batch(url):
     gate = trio.Event()
     async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
@@ -329,73 +291,6 @@ async def test_a_restart_before_the_first_payload_still_delivers_into_its_batch(
         assert (await supervisor.intent(intent.intent_id).view()).soft_redeliveries == 0
 
 
-async def test_without_call_ids_a_batch_that_was_blocked_generically_has_no_offer(url):
-    gate = trio.Event()
-    async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
-        pane = supervisor.pane("pane")
-        harness = await Harness.start(pane)
-        intent = await pane.detect(moved("A", "B"))
-        assert isinstance(await harness.call(1, "b1", wait=0), BlockGeneric)
-        gate.set()
-        assert isinstance(await harness.call(1, "b1"), BlockPayload)
-        assert (await supervisor.intent(intent.intent_id).view()).payload_offered_at is None
-
-
-async def test_a_batch_with_very_many_blocked_calls_has_no_offer(url, monkeypatch):
-    monkeypatch.setattr("fencepost.actors.pane_actor.UNSERVED_KEPT", 2)
-    gate = trio.Event()
-    async with open_supervisor(url, reconciler=Workspace(gate=gate)) as supervisor:
-        pane = supervisor.pane("pane")
-        harness = await Harness.start(pane)
-        intent = await pane.detect(moved("A", "B"))
-        for number in range(3):
-            assert isinstance(await harness.call(1, "b1", wait=0, tool_call_id=f"call-{number}"), BlockGeneric)
-        gate.set()
-        assert isinstance(await harness.call(1, "b1", tool_call_id="call-0"), BlockPayload)
-        assert (await supervisor.intent(intent.intent_id).view()).payload_offered_at is None
-
-
-async def test_a_late_request_in_a_turn_that_was_let_pass_binds_nothing_until_the_next_turn(url):
-    workspace = Workspace()
-    async with open_supervisor(url, reconciler=workspace) as supervisor:
-        pane = supervisor.pane("pane")
-        harness = await Harness.start(pane)
-        assert await harness.call(1, "b2") == Allow()
-        await pane.detect(moved("A", "B"))
-        assert (await pane.detect(moved("B", "C"))).coalesced, "which changes the intent's row"
-        for _ in range(2):
-            assert (await harness.call(1, "b1")).reason is Reason.RECONCILING
-        assert workspace.attempts == [], "the tools of the later batch may be running on these files"
-        assert isinstance(await harness.call(2, "b3"), BlockPayload)
-
-
-async def test_after_a_pass_without_a_turn_an_update_goes_through_a_restart(url):
-    workspace = Workspace()
-    async with open_supervisor(url, reconciler=workspace) as supervisor:
-        harness = await Harness.start(supervisor.pane("pane"))
-        assert await harness.call(None, "b2") == Allow()
-    async with open_supervisor(url, reconciler=workspace) as supervisor:
-        harness.pane = supervisor.pane("pane")
-        await harness.pane.detect(moved("A", "B"))
-        assert (await harness.call(1, "b1")).reason is Reason.TURN_ORDER_UNKNOWN
-        assert workspace.attempts == []
-
-
-async def test_a_late_request_of_an_earlier_turn_binds_nothing(url):
-    workspace = Workspace()
-    async with open_supervisor(url, reconciler=workspace) as supervisor:
-        pane = supervisor.pane("pane")
-        harness = await Harness.start(pane)
-        assert await harness.call(2, "b2") == Allow()
-        await pane.detect(moved("A", "B"))
-    async with open_supervisor(url, reconciler=workspace) as supervisor:
-        harness.pane = supervisor.pane("pane")
-        assert (await harness.call(1, "b1")).reason is Reason.RECONCILING
-        assert workspace.attempts == [], "the tools of the later batch may be running on these files"
-        assert await harness.call(2, "b2") == Allow()
-        assert isinstance(await harness.call(3, "b3"), BlockPayload)
-
-
 async def test_a_reconciler_that_exits_ends_its_own_attempt_only(url):
     class Exiting(Workspace):
         async def reconcile(self, attempt):
@@ -409,3 +304,13 @@ async def test_a_reconciler_that_exits_ends_its_own_attempt_only(url):
         await pane.detect(moved("A", "B"))
         assert isinstance(await harness.call(1, "b1"), BlockGeneric)
         assert isinstance(await harness.call(1, "b1"), BlockPayload)
+
+
+async def test_turns_are_compared_only_while_a_proof_is_open(url):
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        for turn, batch in [(5, "b5"), (3, "b3"), (5, "b5-again")]:
+            assert await harness.call(turn, batch) == Allow()
+        await pane.detect(moved("A", "B"))
+        assert isinstance(await harness.call(5, "b5-third"), BlockPayload), "a new batch binds, whatever its turn"
