@@ -17,6 +17,8 @@ RESOLVED = ("acknowledged", "superseded")
 CONFLICTED = ("recovery_required", "topology_diverged")
 
 ALLOW, APPLIED, UNCHANGED = ("allow",), ("applied",), ("unchanged",)
+ACKNOWLEDGES = ("acknowledges",)
+"""No answer: what comes next decides the same call."""
 
 
 def payload(seq: int) -> tuple:
@@ -233,11 +235,11 @@ class PaneModel:
                     return self._restart("unproved_startup")
             else:
                 answer = self._against(head, call, patient=patient)
-                if answer != "acknowledged":
+                if answer != ACKNOWLEDGES:
                     return answer
             self._acknowledge(head, speaker)
 
-    def _against(self, head: Intent, call: Call, *, patient: bool) -> tuple | str | None:
+    def _against(self, head: Intent, call: Call, *, patient: bool) -> tuple | None:
         """Section 4, for the bound process."""
         if head.state in CONFLICTED:
             self._admit(call, head.seq)
@@ -253,10 +255,10 @@ class PaneModel:
                 return generic("reconciling")
             return None if patient else generic("reconciling")
         if relation == "later" and head.state == "delivered":
-            return "acknowledged"
+            return ACKNOWLEDGES
         if relation == "later" and head.offered:
             head.delivered = True
-            return "acknowledged"
+            return ACKNOWLEDGES
         if relation != "same batch" and head.state == "materialized":
             if head.redeliveries >= self.redeliveries_max:
                 return self._restart("redeliveries_spent")
@@ -410,7 +412,7 @@ class PaneModel:
             self._give_up(replace=True)
         self._replace()
 
-    def ready(self, epoch: int | None, echo: int | str, *, hash_right: bool, elsewhere: bool = False) -> tuple:
+    def ready(self, epoch: int | None, echo: int | str | None, *, hash_right: bool, elsewhere: bool = False) -> tuple:
         stranger = self.fence(epoch, elsewhere=elsewhere)
         if stranger is not None:
             return self.refuse(stranger)
@@ -449,7 +451,9 @@ class PaneModel:
 
     # -- reports: section 5 --
 
-    def mark_delivered(self, seq: int | None, epoch: int | None, turn: int, batch: str, *, elsewhere=False) -> tuple:
+    def mark_delivered(
+        self, seq: int | None, epoch: int | None, turn: int | None, batch: str, *, elsewhere=False
+    ) -> tuple:
         stranger = self.fence(epoch, elsewhere=elsewhere)
         if stranger is not None:
             return self.refuse(stranger)
@@ -471,7 +475,7 @@ class PaneModel:
         self.commit()
         return APPLIED
 
-    def completed(self, epoch: int | None, turn: int, batch: str, *, elsewhere: bool = False) -> tuple:
+    def completed(self, epoch: int | None, turn: int | None, batch: str, *, elsewhere: bool = False) -> tuple:
         stranger = self.fence(epoch, elsewhere=elsewhere)
         if stranger is not None:
             return self.refuse(stranger)

@@ -457,7 +457,8 @@ class Machine(RuleBasedStateMachine):
                 return ("blocked",)
             case FencepostError():
                 return ("error", type(value).__name__)
-        return (value,)
+            case _:
+                return (value,)
 
     @staticmethod
     def launched(rows: Rows, launch: Launch) -> tuple:
@@ -502,7 +503,8 @@ class Machine(RuleBasedStateMachine):
                 return 1 if model.now.intents else None
             case "last":
                 return len(model.now.intents) or None
-        return None
+            case _:
+                return None
 
     # -- rules: processes --
 
@@ -526,11 +528,14 @@ class Machine(RuleBasedStateMachine):
     def startup_ready(self, pane, who, echo, hash_right) -> None:
         epoch, incarnation_id, foreign = self.speaker(pane, who)
         row = None if foreign else self.rows[pane].processes.get(epoch or 0)
-        own = row is not None and row.startup_delivery_id is not None
-        sha = row.startup_payload_sha256 if own and hash_right else "0" * 64
-        echo_id = row.startup_delivery_id if own and echo == "right" else "not-the-one"
+        known: int | str | None = "wrong"
+        echo_id, sha = "not-the-one", "0" * 64
+        if row is not None and row.startup_delivery_id is not None:
+            if echo == "right":
+                known, echo_id = epoch, row.startup_delivery_id
+            if hash_right:
+                sha = str(row.startup_payload_sha256)
         self.begin()
-        known = epoch if own and echo == "right" else "wrong"
         predicted = self.models[pane].ready(epoch, known, hash_right=hash_right, elsewhere=foreign)
         self.step(pane, predicted, self.pane(pane).startup_ready, incarnation_id, echo_id, sha)
 
@@ -547,8 +552,6 @@ class Machine(RuleBasedStateMachine):
     def spot(self, pane: str, epoch: int | None, where: str) -> tuple[int | None, str]:
         turn, batch = self.spots.get((pane, epoch), (1, 1))
         match where:
-            case "same":
-                pass
             case "new batch":
                 batch += 1
             case "later turn":
@@ -561,6 +564,8 @@ class Machine(RuleBasedStateMachine):
                 head = self.models[pane].head
                 if head is not None and head.turn is not None:
                     return head.turn, str(head.batch)
+            case _:
+                pass
         self.spots[pane, epoch] = turn, batch
         return turn, f"b{batch}"
 
@@ -684,6 +689,12 @@ class Machine(RuleBasedStateMachine):
             case "not text":
                 model.blocked(seq, "recovery_required")
                 return reconciled("B", b"\xff" + payload)
+            case _:
+                return self.success(pane, seq, payload, number)
+
+    def success(self, pane: str, seq: int, payload: bytes, number: int) -> Any:
+        """Now and then a result covers the next intent, or the one who made it found more."""
+        model = self.models[pane]
         later = [intent.seq for intent in model.now.intents if intent.seq > seq]
         covers = set(later[:1]) if number % 4 == 0 else set()
         found = [("B", "E", f"found-{number}"), ("E", "F", f"found-{number}-too")] if number % 5 == 0 else []
