@@ -533,11 +533,11 @@ def _event_violations(reader: StoreReader, stored: _Stored) -> Iterator[Violatio
             yield _violation(0, "events", row, "has no number")
             continue
         seqs.append(row["seq"])
-        data = _event_data(row)
+        data, kind = _event_data(row), str(row["kind"])
         if data is None:
             yield _violation(0, "events", row, "cannot be read: it is not a kind, an address, a time and a JSON object")
-        elif row["kind"].startswith(("intent.", "incarnation.")):
-            told.append(_Told(row["seq"], row["at"], row["kind"], data))
+        elif kind.startswith(("intent.", "incarnation.")):
+            told.append(_Told(row["seq"], row["at"], kind, data))
     yield from _number_violations(seqs, [row["last_event_seq"] for row in reader.raw("trimmed")])
     told.sort(key=attrgetter("seq"))
     of_intent: dict[str | None, list[_Told]] = defaultdict(list)

@@ -23,7 +23,7 @@ from typing import Any
 import hypothesis
 import pytest
 import trio
-from bridges import Processes, reconciled
+from bridges import Harness, Processes, Workspace, moved, reconciled
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -49,6 +49,7 @@ from fencepost.supervisor import (
     Chaos,
     DetectedIntent,
     Diverged,
+    Fenced,
     FencepostError,
     Launch,
     LaunchBlocked,
@@ -56,6 +57,7 @@ from fencepost.supervisor import (
     NeedsRecovery,
     Options,
     Refused,
+    StoreFault,
     ToolBoundary,
     TransitionKind,
     Unchanged,
@@ -938,3 +940,108 @@ def test_many_lives(machine, sweep_seconds, seed):
         run_state_machine_as_test(hypothesis.seed(number)(machine), settings=examples)
         if time.monotonic() >= end:
             return
+
+
+# -- stories it has told -----------------------------------------------------------------------------------------
+
+
+async def quiet() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_an_attempt_begins_when_the_one_before_it_is_gone():
+    log = []
+
+    class Stubborn:
+        async def reconcile(self, attempt):
+            number = len(log)
+            log.append(f"begin {number}")
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await leave.wait()
+                log.append(f"end {number}")
+
+    leave = trio.Event()
+    async with open_supervisor("memory://", reconciler=Stubborn()) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1", wait=0)
+        await quiet()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervisor.kill, f"intent:{intent.intent_id}")
+            await quiet()
+            assert log == ["begin 0"]
+            leave.set()
+        await quiet()
+        assert log == ["begin 0", "end 0", "begin 2"]
+
+
+async def test_an_attempt_that_has_answered_plans_nothing_for_the_next():
+    held = Held()
+    async with open_supervisor("memory://", reconciler=held) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1", wait=0)
+        await quiet()
+        first = held.current[intent.intent_id]
+        first.outcome = NeedsRecovery("dirty")
+        first.ended.set()
+        await quiet()
+        await pane.resolve(intent.intent_id, "go on", by="ada")
+        await quiet()
+        with pytest.raises(Fenced):
+            await first.attempt.plan("late", "start")
+        await held.current[intent.intent_id].attempt.plan("mine", "start")
+        assert [letter.call for letter in await supervisor.dead_letters()] == ["plan"]
+
+
+async def test_a_result_that_covers_another_intent_counts_after_a_crash():
+    workspace = Workspace(RuntimeError("the disk is gone"))
+    async with open_supervisor("memory://", reconciler=workspace) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        covered = await pane.detect(moved("X", "C"))
+        workspace.outcomes.append(reconciled("B", covers=(covered.intent_id,)))
+        await harness.call(1, "b1")
+        assert isinstance(await harness.call(1, "b1"), BlockPayload)
+        assert [view.state for view in await pane.intents()] == ["materialized", "superseded"]
+        assert len(workspace.attempts) == 2
+
+
+async def test_a_successor_that_waited_for_a_human_is_started_then():
+    processes = Processes()
+    async with open_supervisor("memory://", reconciler=Workspace(), launcher=processes) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B", ambiguous="two parents"))
+        assert isinstance(await harness.call(1, "b1", passed_unseen="maybe"), BlockRestart)
+        await pane.resolve(intent.intent_id, "go on", by="ada")
+        launch = await processes.launched(2)
+        assert launch.startup is not None
+
+
+@pytest.mark.parametrize("boundary", ["enqueued", "begun", "written", "committed"])
+async def test_a_death_that_no_caller_meets_is_told_to_all_of_them(boundary):
+    chaos = Chaos()
+    async with open_supervisor("memory://", reconciler=Held(), chaos=chaos) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await supervisor.pane("other").launch("claude-code")
+        await pane.detect(moved("A", "B"))
+
+        async def wait() -> None:
+            with pytest.raises(StoreFault):
+                await harness.call(1, "b1", wait=1_000)
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await quiet()
+                chaos.kill_at(f"supervisor.crashed/{boundary}", what="runtime")
+                await supervisor.kill("pane:other")
+    assert chaos.unhit() == []
