@@ -23,7 +23,7 @@ Chaos points (`kind.transition/boundary`) are passed only when a `Chaos` was giv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
@@ -31,10 +31,12 @@ import trio
 from fencepost.actors.calls import Call
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.pane_state import Limits
+from fencepost.actors.tool_messages import Hooks, Tool
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import Fenced, InvalidTransition, LaunchBlocked, MutationRefused
 from fencepost.mailbox.inbox import Inbox
 from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import Event
 from fencepost.mailbox.ports import ActorKilled, Clock, IdSource, Kill, RuntimeKilled
 
 __all__ = ["Actor", "System"]
@@ -57,6 +59,10 @@ class System(Protocol):
     reconciler: Reconciler | None
     launcher: Launcher | None
     transcript: Transcript | None
+    tools: Mapping[str, Tool]
+    hooks: Hooks
+    result_bytes_max: int
+    tool_grace_seconds: float
     nursery: trio.Nursery
 
     @property
@@ -74,6 +80,10 @@ class System(Protocol):
 
     def wake(self, address: str) -> None:
         """Make sure an actor is awake, without a message."""
+        ...
+
+    def tell_live(self, event: Event) -> None:
+        """Show followers an event that is not stored."""
         ...
 
     async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:

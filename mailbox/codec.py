@@ -21,6 +21,7 @@ from attrs import AttrsInstance, fields, frozen
 from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event, NewDeadLetter, NewEvent
 from fencepost.mailbox.records import Record
+from fencepost.mailbox.strict_json import json_text, json_value
 
 __all__ = [
     "DEAD_LETTER_COLUMNS",
@@ -201,7 +202,7 @@ def encode_numbered_event(seq: int, event: NewEvent) -> tuple[Row, Event]:
     Raises one of `UNSTORABLE` if it cannot be kept.
     """
     text = encode_event(event)[3]
-    stored = Event(seq=seq, at=event.at, kind=event.kind, address=event.address, data=orjson.loads(text))
+    stored = Event(seq=seq, at=event.at, kind=event.kind, address=event.address, data=_data_of(text))
     return (seq, event.at, event.kind, event.address, text), stored
 
 
@@ -210,15 +211,25 @@ def encode_event(event: NewEvent) -> tuple[int, str, str, str]:
     require_storable(event.at)
     require_storable(event.kind)
     require_storable(event.address)
-    return event.at, event.kind, event.address, orjson.dumps(event.data, default=_mapping_as_dict).decode()
+    try:
+        text = orjson.dumps(event.data, default=_mapping_as_dict).decode()
+    except TypeError as error:
+        if "64-bit" not in str(error):
+            raise
+        text = json_text(event.data, "event data")  # a tool's integers may be of any size
+    return event.at, event.kind, event.address, text
+
+
+def _data_of(text: str) -> dict[str, object]:
+    return cast("dict[str, object]", json_value(text))
 
 
 def decode_event(row: Sequence[object], where: str) -> Event:
     """Return the event in `row`, in the order of `EVENT_COLUMNS`; `CorruptRecord` if it cannot be one."""
     seq, at, kind, address, text = row
     try:
-        data = orjson.loads(cast("str", text))
-    except orjson.JSONDecodeError as error:
+        data: object = json_value(cast("str", text))
+    except ValueError as error:
         raise CorruptRecord(f"{where}: events({seq!r},)", f"data is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise CorruptRecord(f"{where}: events({seq!r},)", "data is not a JSON object")

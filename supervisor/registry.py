@@ -18,7 +18,7 @@ in one trio task tree and needs no locks: a step without an await is atomic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import trio
@@ -28,6 +28,8 @@ from fencepost.actors.calls import Call, Join
 from fencepost.actors.intent_actor import IntentActor
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.pane_actor import PaneActor
+from fencepost.actors.tool_batch_actor import ToolBatchActor
+from fencepost.actors.tool_messages import Hooks, Tool
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope, ReplySlot
 from fencepost.mailbox.errors import (
@@ -39,7 +41,7 @@ from fencepost.mailbox.errors import (
     StoreFault,
 )
 from fencepost.mailbox.line import MutationLine
-from fencepost.mailbox.mutation import Mutation, NewEvent
+from fencepost.mailbox.mutation import Event, Mutation, NewEvent
 from fencepost.mailbox.ports import ActorKilled, Clock, CrashPoints, IdSource, Kill, RuntimeKilled
 from fencepost.supervisor.hosts import Host
 from fencepost.supervisor.options import Options
@@ -66,6 +68,9 @@ class Registry:
         reconciler: Reconciler | None,
         launcher: Launcher | None,
         transcript: Transcript | None,
+        tools: Mapping[str, Tool],
+        hooks: Hooks,
+        tell_live: Callable[[Event], None],
         crash_points: CrashPoints | None,
         on_fault: Callable[[], None],
     ) -> None:
@@ -78,6 +83,11 @@ class Registry:
         self.reconciler = reconciler
         self.launcher = launcher
         self.transcript = transcript
+        self.tools = tools
+        self.hooks = hooks
+        self.tell_live = tell_live
+        self.result_bytes_max = options.result_bytes_max
+        self.tool_grace_seconds = options.tool_grace_seconds
         self.callback = host.callback
         self.call_from_host = host.call
         self._options = options
@@ -153,6 +163,8 @@ class Registry:
         kind = Address.parse(address).kind
         if kind == PaneActor.KIND:
             return PaneActor(address, activation, self)
+        if kind == ToolBatchActor.KIND:
+            return ToolBatchActor(address, activation, self)
         if kind == IntentActor.KIND:
             return IntentActor(address, activation, self, seen)  # type: ignore[arg-type] - from a Join's own field
         raise MailboxClosed(f"no actor answers at {address}")

@@ -190,7 +190,6 @@ async def test_a_mutation_is_refused_for(url, case, company):
 @pytest.mark.parametrize(
     "bad",
     [
-        {"x": 2**64},
         {"x": object()},
         {"x": "\ud800"},
         {1: "x"},
