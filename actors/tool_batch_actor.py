@@ -657,12 +657,14 @@ class ToolBatchActor(Actor):
             await self._answer_outcome(envelope)
 
     async def _answer_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for envelope in waiting:
+        while self._waiting:
+            envelope = self._waiting[0]  # stays among the leftovers until it has its answer
             try:
                 await self._answer_outcome(envelope)
             except OperationEnded as ended:
                 envelope.reply.fail(ended)
+            if self._waiting and self._waiting[0] is envelope:
+                del self._waiting[0]
 
     async def _answer_outcome(self, envelope: Envelope) -> None:
         batch = self._now.batch
@@ -713,21 +715,23 @@ class ToolBatchActor(Actor):
         """End the batch, however many memos its tools are just writing."""
         ids = tuple(call.invocation_id for call in self._now.calls)
         self.reached("finalize", "decided")
-        for tries_left in reversed(range(FINALIZE_TRIES)):
-            (memos,) = await self.system.line.load(Query(MemoRecord, {"invocation_id": ids}))
-            mutation = finalize(self._now, memos, self.system.clock.now_ns())
-            try:
-                await self.system.line.commit(mutation)
-            except MutationRefused:
-                if not tries_left:
-                    raise
-            else:
-                break
+        mutation = await self._commit_end(ids, FINALIZE_TRIES)
         for execution in self._executions.values():
             execution.invocation.expire("its operation was finalized from outside", ended=True)
         self._apply(mutation.puts)
         self._stop_running()
         self.reached("finalize", "applied")
+
+    async def _commit_end(self, ids: tuple[str, ...], tries: int) -> Mutation:
+        (memos,) = await self.system.line.load(Query(MemoRecord, {"invocation_id": ids}))
+        mutation = finalize(self._now, memos, self.system.clock.now_ns())
+        try:
+            await self.system.line.commit(mutation)
+        except MutationRefused:
+            if tries <= 1:
+                raise
+            return await self._commit_end(ids, tries - 1)
+        return mutation
 
     # -- looking --
 
