@@ -18,7 +18,6 @@ from fencepost.supervisor import (
     BatchMode,
     Block,
     Chaos,
-    Checkpoint,
     FencepostError,
     Hooks,
     LaunchBlocked,
@@ -30,6 +29,9 @@ from fencepost.supervisor import (
     check,
     open_supervisor,
 )
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import CallRecord
+from fencepost.mailbox.stores.store import open_reader
 
 TURN = ModelTurn("turn-1", 1)
 PATIENCE = 0.1
@@ -130,6 +132,21 @@ async def started(pane, *calls: PlannedCall, mode=BatchMode.PARALLEL, turn=TURN,
 
 def texts(entries) -> list[str]:
     return ["".join(block["text"] for block in entry.content) for entry in entries]
+
+
+def rows(url: str, table: str) -> list[dict[str, object]]:
+    with open_reader(url) as reader:
+        return list(reader.raw(table))
+
+
+async def statuses(batch) -> list[str]:
+    return [view.status.value for view in await batch.calls()]
+
+
+async def until(batch, *expected: str) -> None:
+    with trio.fail_after(5):
+        while await statuses(batch) != list(expected):
+            await trio.sleep(0.005)
 
 
 # -- scenarios ---------------------------------------------------------------------------------------------------
@@ -311,10 +328,6 @@ async def die_once(scenario: Scenario, url: str, point: str, nth: int, what: str
 
 async def _settled_in(url: str) -> set[str]:
     """The calls whose outcome is durable in a store that nobody has open."""
-    from fencepost.mailbox.query import Query
-    from fencepost.mailbox.records import CallRecord
-    from fencepost.mailbox.stores.store import open_reader
-
     def read() -> set[str]:
         with open_reader(url) as reader:
             rows = reader.select(Query(CallRecord, {"status": ("outcome_ready", "completed")}))
@@ -324,5 +337,6 @@ async def _settled_in(url: str) -> set[str]:
 
 
 __all__ = [
-    "SCENARIOS", "TURN", "Checkpoint", "World", "call", "die_once", "finish", "opened", "payload_of", "started", "texts",
+    "SCENARIOS", "TURN", "World", "call", "die_once", "finish", "opened", "payload_of", "rows", "started", "statuses", "texts",
+    "until",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 import trio
 from attrs import evolve
-from tool_scenarios import TURN, World, call, opened, started, texts
+from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.records import (
@@ -19,7 +19,6 @@ from fencepost.mailbox.records import (
     MemoRecord,
     OutcomeRecord,
 )
-from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     Applied,
     BatchMode,
@@ -42,21 +41,6 @@ from fencepost.supervisor import (
 )
 
 TOOL_TABLES = ("call_arguments", "memos", "checkpoints", "outcomes")
-
-
-def rows(url: str, table: str) -> list[dict[str, object]]:
-    with open_reader(url) as reader:
-        return list(reader.raw(table))
-
-
-async def statuses(batch) -> list[str]:
-    return [view.status.value for view in await batch.calls()]
-
-
-async def until(batch, *expected: str) -> None:
-    with trio.fail_after(5):
-        while await statuses(batch) != list(expected):
-            await trio.sleep(0.005)
 
 
 @pytest.fixture
