@@ -39,7 +39,7 @@ from fencepost.mailbox.errors import (
 from fencepost.mailbox.mutation import Delete, Mutation, Unchanged
 from fencepost.mailbox.ports import ActorKilled
 from fencepost.mailbox.query import Query
-from fencepost.mailbox.records import CallRecord, CheckpointRecord, MemoRecord
+from fencepost.mailbox.records import CallRecord, CheckpointRecord, MemoRecord, Record
 from fencepost.mailbox.strict_json import json_text, json_value
 
 __all__ = ["Invocation", "check_memo_name"]
@@ -189,7 +189,7 @@ class Invocation:
         message = f"the capability of call {self.invocation_id} has expired: {why}"
         return _OperationEnded(message) if self._ended else CapabilityExpired(message)
 
-    async def run_inside(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: Unpack[Ts]) -> T:
+    async def run_inside(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
         """Run a trio function on the runtime's own loop, whatever the bridge's is; for built-in tools."""
         return await self._system.call_from_host(fn, *args)
 
@@ -215,10 +215,11 @@ class Invocation:
         return await self._system.call_from_host(self._load, name)
 
     async def _load(self, name: str) -> MemoRecord | None:
-        call, memo = await self._system.line.load(
-            Query(CallRecord, {"invocation_id": self.invocation_id}),
-            Query(MemoRecord, {"invocation_id": self.invocation_id, "name": name}),
+        queries: tuple[Query[Record], ...] = (
+            cast("Query[Record]", Query(CallRecord, {"invocation_id": self.invocation_id})),
+            cast("Query[Record]", Query(MemoRecord, {"invocation_id": self.invocation_id, "name": name})),
         )
+        call, memo = await self._system.line.load(*queries)
         if not call or call[0] != self._call:
             raise self._expiry("its call is no longer running here")
         return cast("MemoRecord", memo[0]) if memo else None

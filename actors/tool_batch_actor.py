@@ -20,7 +20,7 @@ The protocol is `tool_state`; this shell clears, runs, waits, commits and tells.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import ClassVar, Final, TypeVar, cast
+from typing import ClassVar, Final, cast
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -74,7 +74,6 @@ from fencepost.actors.tool_state import (
     boundary_batch_id,
     call_view,
     cancel,
-    checkpoint_of,
     clear_and_replay,
     finalize,
     judge_orphan,
@@ -106,8 +105,6 @@ from fencepost.mailbox.records import (
 from fencepost.mailbox.strict_json import json_copy, json_text, json_value
 
 __all__ = ["ToolBatchActor"]
-
-R = TypeVar("R", bound=Record)
 
 FINALIZE_TRIES: Final = 100
 """How often a memo may be written between looking for them and ending the batch; each one is of a running tool."""
@@ -202,15 +199,10 @@ class ToolBatchActor(Actor):
         self._go_on()
 
     async def _read(self) -> tuple[BatchRecord | None, list[CallRecord]]:
-        rows = await self._load_all(
-            Query(BatchRecord, {"address": self.address}),
-            Query(CallRecord, {"batch": self.address}, order_by=("source_index",)),
-        )
-        batches = cast("list[BatchRecord]", rows[0])
-        return (batches[0] if batches else None), cast("list[CallRecord]", rows[1])
-
-    async def _load_all(self, *queries: Query[R]) -> list[list[R]]:
-        return await self.system.line.load(*queries)
+        batches: Query[BatchRecord] = Query(BatchRecord, {"address": self.address})
+        calls: Query[CallRecord] = Query(CallRecord, {"batch": self.address}, order_by=("source_index",))
+        found = await self.system.line.load(cast("Query[Record]", batches), cast("Query[Record]", calls))
+        return cast("BatchRecord | None", next(iter(found[0]), None)), cast("list[CallRecord]", found[1])
 
     def _go_on(self) -> None:
         """Have somebody work on every call that can be worked on, and place what is ready."""
@@ -383,16 +375,15 @@ class ToolBatchActor(Actor):
     async def _validated(self, tool: Tool, arguments: str) -> str:
         if tool.validate is None:
             return arguments
-        answer = await self.system.callback(cast("Callable[..., Awaitable[object]]", tool.validate), json_value(arguments))
+        validate = cast("Callable[..., Awaitable[object]]", tool.validate)
+        answer = await self.system.callback(validate, json_value(arguments))
         return json_text(answer, "the validated arguments")
 
     async def _before_tool(self, call: CallRecord, tool: Tool, arguments: str) -> _Cleared | _Blocked:
-        hook = self.system.hooks.before_tool
+        hook = cast("Callable[..., Awaitable[object]] | None", self.system.hooks.before_tool)
         if hook is None:
             return _Cleared(tool=tool, arguments=arguments)
-        answer = await self.system.callback(
-            cast("Callable[..., Awaitable[object]]", hook), call_view(call), json_value(arguments), call.invocation_id
-        )
+        answer = await self.system.callback(hook, call_view(call), json_value(arguments), call.invocation_id)
         match answer:
             case None:
                 return _Cleared(tool=tool, arguments=arguments)
@@ -482,18 +473,16 @@ class ToolBatchActor(Actor):
         return aborted(execution.progress, self._bytes_max, started=True)
 
     async def _after_tool(self, call: CallRecord, outcome: Outcome) -> Outcome:
-        hook = self.system.hooks.after_tool
+        hook = cast("Callable[..., Awaitable[object]] | None", self.system.hooks.after_tool)
         if hook is None or not self._now.open:
             return outcome
         replaced: object = None
         with trio.CancelScope() as scope:
             self._clearing.add(scope)
             try:
-                replaced = await self.system.callback(
-                    cast("Callable[..., Awaitable[object]]", hook), call_view(call), result_of(outcome), call.invocation_id
-                )
+                replaced = await self.system.callback(hook, call_view(call), result_of(outcome), call.invocation_id)
                 if replaced is not None and not isinstance(replaced, ToolResult):
-                    raise TypeError(f"after_tool must answer None or a ToolResult, not {replaced!r}")  # noqa: TRY301
+                    raise TypeError(f"after_tool must answer None or a ToolResult, not {replaced!r}")
             except Exception as error:  # noqa: BLE001 - the effect has happened: its result is kept
                 replaced = None
                 await self._tell_hook_failure(call, error)
@@ -541,13 +530,13 @@ class ToolBatchActor(Actor):
     ) -> None:
         """Stage an effect's outcome; its memos and its progress go with it."""
         if invocation is None or recovery:
-            memos = await self._memo_names(call)
-            saved = True
+            memos, saved = await self._memo_names(call), True
         else:
             memos, saved = invocation.memo_names, invocation.checkpointed
         now = self.system.clock.now_ns()
+        mutation = settle(call, outcome, now, memos=sorted(memos), recovery=recovery, progress=saved)
         try:
-            await self._commit("stage", settle(call, outcome, now, memos=sorted(memos), recovery=recovery, progress=saved))
+            await self._commit("stage", mutation)
         except MutationRefused:
             # Something of this call is there that this activation does not know of; now it does, and can fail for good.
             memos = await self._memo_names(call)

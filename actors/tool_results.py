@@ -55,7 +55,9 @@ INTERRUPTED_AFTER_OUTPUT: Final = (
     "[Tool execution was interrupted. The preceding output is the latest durable progress snapshot; newer live output"
     " may be missing, and the external outcome is unknown.]"
 )
-INTERRUPTED: Final = "[Tool execution was interrupted. No progress had been saved, and the external outcome is unknown.]"
+INTERRUPTED: Final = (
+    "[Tool execution was interrupted. No output had been saved before that, and the external outcome is unknown.]"
+)
 ABORTED_BEFORE_START: Final = "[Tool execution was aborted before it started.]"
 ABORTED_AFTER_OUTPUT: Final = (
     "[Tool execution was aborted. The preceding output is its latest progress; newer output may be missing, and the"
@@ -124,7 +126,7 @@ def _shown(value: object) -> str:
 
 def _flag(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}, not a bool")  # noqa: TRY004 - caught one frame up
+        raise ValueError(f"{name} is {value!r}, not a bool")  # noqa: TRY004 - unstorable, as everywhere
     return value
 
 
@@ -139,14 +141,14 @@ def _blocks(content: object) -> Blocks:
     if isinstance(content, str):
         return [{"type": "text", "text": storable_text(content)}]
     if isinstance(content, bytes) or not isinstance(content, Sequence):
-        raise ValueError(f"content is {_shown(content)}, not a text or a sequence of blocks")
+        raise ValueError(f"content is {_shown(content)}, not a text or a sequence of blocks")  # noqa: TRY004
     return [_block(block, f"content[{index}]") for index, block in enumerate(content)]
 
 
 def _block(block: object, where: str) -> dict[str, JsonValue]:
     copied = json_copy(block, where)
     if not isinstance(copied, dict):
-        raise ValueError(f"{where} is {_shown(block)}, not a block")
+        raise ValueError(f"{where} is {_shown(block)}, not a block")  # noqa: TRY004
     match copied:
         case {"type": "text", "text": str()}:
             return copied
@@ -166,17 +168,27 @@ def _block(block: object, where: str) -> dict[str, JsonValue]:
 def bounded(outcome: Outcome, bytes_max: int) -> Outcome:
     """Return the outcome within `bytes_max` bytes of content and of details each; what is cut says so."""
     outcome = evolve(outcome, content=_cut(outcome.content, bytes_max))
-    for name in ("details", "usage", "added_tool_names"):
-        value = getattr(outcome, name)
-        size = 0 if not value else len(text_of_copy(list(value) if isinstance(value, tuple) else value).encode())
-        if size > bytes_max:
-            note: dict[str, JsonValue] = {
-                "type": "text",
-                "text": f"[The tool's {name} have {size} bytes, {bytes_max} are allowed; they were dropped.]",
-            }
-            empty = () if name == "added_tool_names" else None
-            outcome = evolve(outcome, content=[*outcome.content, note], is_error=True, **{name: empty})
-    return outcome
+    beside: dict[str, JsonValue] = {
+        "details": outcome.details,
+        "usage": outcome.usage,
+        "added_tool_names": list(outcome.added_tool_names),
+    }
+    sizes = {name: len(text_of_copy(value).encode()) for name, value in beside.items() if value}
+    over = {name: size for name, size in sizes.items() if size > bytes_max}
+    if not over:
+        return outcome
+    notes: Blocks = [
+        {"type": "text", "text": f"[The tool's {name} have {size} bytes, {bytes_max} are allowed; they were dropped.]"}
+        for name, size in over.items()
+    ]
+    return evolve(
+        outcome,
+        content=[*outcome.content, *notes],
+        is_error=True,
+        details=None if "details" in over else outcome.details,
+        usage=None if "usage" in over else outcome.usage,
+        added_tool_names=() if "added_tool_names" in over else outcome.added_tool_names,
+    )
 
 
 def _size(block: Mapping[str, JsonValue]) -> int:
@@ -233,7 +245,7 @@ def missing_tool(name: str) -> Outcome:
 
 
 def interrupted(progress: Progress | None, bytes_max: int) -> Outcome:
-    """An effect that began in an earlier life and will not be repeated: what was saved of it, and the truth about it."""
+    """An effect that began in an earlier life and will not be repeated: what was saved of it, and the truth."""
     return _marked(progress, INTERRUPTED_AFTER_OUTPUT, INTERRUPTED, bytes_max)
 
 

@@ -194,13 +194,7 @@ class BatchState:
     @classmethod
     def of(cls, batch: BatchRecord, calls: Sequence[CallRecord]) -> BatchState:
         """The state that these rows, in source order, are; trusted as they stand."""
-        return cls(batch=batch, calls=tuple(calls))._advanced()
-
-    def _advanced(self) -> BatchState:
-        placed = self.placed
-        while placed < len(self.calls) and self.calls[placed].status is CallStatus.COMPLETED:
-            placed += 1
-        return self if placed == self.placed else evolve(self, placed=placed)
+        return cls(batch=batch, calls=tuple(calls), placed=_completed_prefix(calls, 0))
 
     @property
     def cancelled(self) -> bool:
@@ -231,7 +225,15 @@ class BatchState:
                     calls[record.source_index] = record
                 case _:
                     pass
-        return evolve(self, batch=batch, calls=tuple(calls))._advanced()  # noqa: SLF001 - its own
+        return BatchState(batch=batch, calls=tuple(calls), placed=_completed_prefix(calls, self.placed))
+
+
+def _completed_prefix(calls: Sequence[CallRecord], known: int) -> int:
+    """How many calls are completed from the first on; at least `known` are."""
+    placed = known
+    while placed < len(calls) and calls[placed].status is CallStatus.COMPLETED:
+        placed += 1
+    return placed
 
 
 def to_work_on(state: BatchState) -> tuple[int, ...]:
@@ -305,25 +307,26 @@ def request_of(
     operation_id: str, turn: ModelTurn, assistant_entry_id: str, calls: Iterable[PlannedCall], mode: BatchMode
 ) -> BatchRequest:
     """The request, judged.  Raises ValueError for no calls and for arguments that JSON does not have."""
-    requests = []
-    for index, call in enumerate(calls):
-        if not isinstance(call, PlannedCall):
-            raise TypeError(f"calls[{index}] must be a PlannedCall, not {call!r}")
-        request = CallRequest(
-            tool_call_id=call.tool_call_id,
-            name=storable_text(call.name),
-            arguments=text_of_copy(json_copy(call.arguments, f"calls[{index}].arguments")),
-            refusal=None if call.refusal is None else storable_text(str(call.refusal)),
-        )
-        requests.append(request)
+    requests = tuple(_call_request(index, call) for index, call in enumerate(calls))
     if not requests:
         raise ValueError("a batch has at least one call")
     return BatchRequest(
         operation_id=operation_id,
         turn=turn,
         assistant_entry_id=assistant_entry_id,
-        calls=tuple(requests),
+        calls=requests,
         mode=BatchMode(mode),
+    )
+
+
+def _call_request(index: int, call: object) -> CallRequest:
+    if not isinstance(call, PlannedCall):
+        raise TypeError(f"calls[{index}] must be a PlannedCall, not {call!r}")
+    return CallRequest(
+        tool_call_id=call.tool_call_id,
+        name=storable_text(call.name),
+        arguments=text_of_copy(json_copy(call.arguments, f"calls[{index}].arguments")),
+        refusal=None if call.refusal is None else storable_text(str(call.refusal)),
     )
 
 
@@ -333,7 +336,9 @@ def judge_repeated(existing: BatchRecord, request: BatchRequest) -> None:
         raise OperationEnded(f"{existing.address} was finalized from outside")
     if existing.fingerprint != request.fingerprint:
         raise InvalidTransition(
-            f"{existing.address} was started with other calls", state="started", event="start_batch",
+            f"{existing.address} was started with other calls",
+            state="started",
+            event="start_batch",
             address=existing.address,
         )
 
@@ -486,8 +491,10 @@ def place(
         recovery = call.source_index in recovered
         entry = _entry(state.batch, call, outcome, parent)
         puts += [transition(call, Place(at=now)), entry]
-        for kind in ("message_start", "message_end"):
-            before.append(_event(kind, call, now, recovery=recovery, entry_id=entry.entry_id))
+        before += [
+            _event(kind, call, now, recovery=recovery, entry_id=entry.entry_id)
+            for kind in ("message_start", "message_end")
+        ]
         behind.append(
             _event("entry_added", call, now, recovery=recovery, entry_id=entry.entry_id, parent_entry_id=parent)
         )

@@ -21,7 +21,7 @@ from fencepost.mailbox.text import storable_text
 
 __all__ = ["DEPTH_MAX", "JsonValue", "json_copy", "json_text", "json_value", "text_of_copy"]
 
-JsonValue: TypeAlias = "None | bool | int | float | str | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 DEPTH_MAX: Final = 200
 """Deeper nesting is unstorable: no reader of the store could be trusted with it."""
@@ -52,7 +52,7 @@ def json_copy(value: object, where: str = "the value", depth: int = 0) -> JsonVa
 
 def _key(key: object, where: str) -> str:
     if not isinstance(key, str):
-        raise ValueError(f"{where} has the key {key!r}, and JSON keys are strings")
+        raise ValueError(f"{where} has the key {key!r}, and JSON keys are strings")  # noqa: TRY004 - unstorable
     return storable_text(str(key))
 
 

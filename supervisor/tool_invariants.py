@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import orjson
 from attrs import field, frozen
@@ -208,7 +208,7 @@ def _argument_laws(reader: StoreReader, stored: _Stored) -> Iterator[Finding]:
 
 def _is_json(text: object) -> bool:
     try:
-        orjson.loads(text)  # type: ignore[arg-type]  # whatever is stored there
+        orjson.loads(cast("str", text))  # whatever is stored there
     except (orjson.JSONDecodeError, TypeError):
         return False
     return True
@@ -220,11 +220,11 @@ def _is_json(text: object) -> bool:
 def _story_laws(reader: StoreReader) -> Iterator[Finding]:
     """What is wrong in the story of each call, from the events that are kept."""
     told: dict[object, list[tuple[Row, Mapping[str, Any]]]] = defaultdict(list)
-    kept = sorted((row for row in reader.raw("events") if type(row["seq"]) is int), key=lambda row: int(row["seq"]))
+    kept = sorted((row for row in reader.raw("events") if type(row["seq"]) is int), key=lambda row: _number(row["seq"]))
     first = kept[0]["seq"] if kept else 0
     for row in kept:
         if row["kind"] in {"tool_start", "tool_end"} and _is_json(row["data"]):
-            data = orjson.loads(row["data"])
+            data = orjson.loads(cast("str", row["data"]))
             if isinstance(data, dict):
                 told[data.get("invocation_id")].append((row, data))
     for story in told.values():

@@ -11,9 +11,13 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
+import trio.lowlevel
 from attrs import define, field
 from bridges import Harness, Workspace, moved, payload_of
 
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import CallRecord
+from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     BatchMode,
     Block,
@@ -29,9 +33,6 @@ from fencepost.supervisor import (
     check,
     open_supervisor,
 )
-from fencepost.mailbox.query import Query
-from fencepost.mailbox.records import CallRecord
-from fencepost.mailbox.stores.store import open_reader
 
 TURN = ModelTurn("turn-1", 1)
 PATIENCE = 0.1
@@ -167,7 +168,7 @@ async def out_of_order(url: str, chaos: Chaos, world: World) -> None:
         with trio.move_on_after(PATIENCE):
             await world.running["A"].wait()
             while [view.status for view in await batch.calls()][1:] != ["outcome_ready"] * 2:
-                await trio.sleep(0)
+                await trio.lowlevel.checkpoint()
         if "A" in world.gates:
             world.let_go("A")
         await batch.wait()
@@ -191,7 +192,13 @@ async def mixed(url: str, chaos: Chaos, world: World) -> None:
 
     hooks = Hooks(before_tool, lambda _view, result, _id: ToolResult("after", result.details))
     async with opened(url, world, chaos, hooks=hooks) as (_, pane):
-        calls = [call("A", "failing"), call("B", "absent"), call("C", refusal="truncated"), call("D", "safe"), call("E")]
+        calls = [
+            call("A", "failing"),
+            call("B", "absent"),
+            call("C", refusal="truncated"),
+            call("D", "safe"),
+            call("E"),
+        ]
         batch = await started(pane, *calls)
         await batch.wait()
 
@@ -328,6 +335,7 @@ async def die_once(scenario: Scenario, url: str, point: str, nth: int, what: str
 
 async def _settled_in(url: str) -> set[str]:
     """The calls whose outcome is durable in a store that nobody has open."""
+
     def read() -> set[str]:
         with open_reader(url) as reader:
             rows = reader.select(Query(CallRecord, {"status": ("outcome_ready", "completed")}))

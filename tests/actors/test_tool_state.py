@@ -320,7 +320,9 @@ def request(*names: str, mode=BatchMode.PARALLEL, assistant="assistant", argumen
 def start(asked=None, **more):
     ids = iter(range(100))
     known = {"live": LIVE, "open_batch": None, "latest": None, "mode": BatchMode.PARALLEL}
-    return plan("pane", asked or request("a", "b"), now=NOON, mint=lambda kind: f"{kind}-{next(ids)}", **{**known, **more})
+    return plan(
+        "pane", asked or request("a", "b"), now=NOON, mint=lambda kind: f"{kind}-{next(ids)}", **{**known, **more}
+    )
 
 
 def test_a_batch_is_planned_with_a_row_a_call():
@@ -353,7 +355,12 @@ def test_no_calls_and_unstorable_arguments_are_value_errors():
 def test_the_same_request_is_known_again():
     existing = start().puts[0]
     judge_repeated(existing, request("a", "b"))
-    for other in (request("a"), request("b", "a"), request("a", "b", assistant="x"), request("a", "b", arguments={"x": 1})):
+    for other in (
+        request("a"),
+        request("b", "a"),
+        request("a", "b", assistant="x"),
+        request("a", "b", arguments={"x": 1}),
+    ):
         with pytest.raises(InvalidTransition, match="other calls"):
             judge_repeated(existing, other)
     with pytest.raises(OperationEnded):

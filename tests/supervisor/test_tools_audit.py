@@ -106,7 +106,11 @@ def test_a_true_store_has_nothing_to_report(history, loose):
         (0, "batches", "UPDATE batches SET checkpoint = NULL, closed_at = NULL"),
         (0, "batches", "UPDATE batches SET incarnation_id = 'nobody' WHERE seq = 1"),
         (0, "batches", "UPDATE batches SET calls_count = 9 WHERE seq = 1"),
-        (0, "entries", "DELETE FROM usage WHERE entry_id IN (SELECT entry_id FROM entries WHERE tool_call_id = 'call-X')"),
+        (
+            0,
+            "entries",
+            "DELETE FROM usage WHERE entry_id IN (SELECT entry_id FROM entries WHERE tool_call_id = 'call-X')",
+        ),
         (0, "calls", "UPDATE calls SET status = 'odd' WHERE tool_call_id = 'call-D'"),
     ],
 )

@@ -24,7 +24,9 @@ async def run(command: str, url: str = "memory://", tool=None, **more):
 
 
 async def test_a_command_and_its_output(tmp_path):
-    entry = await run("echo out; echo err >&2; pwd; echo $WORD", tool=bash_tool(tmp_path, {"WORD": "hi", "PATH": os.environ["PATH"]}))
+    entry = await run(
+        "echo out; echo err >&2; pwd; echo $WORD", tool=bash_tool(tmp_path, {"WORD": "hi", "PATH": os.environ["PATH"]})
+    )
     assert texts([entry]) == [f"out\nerr\n{tmp_path}\nhi\n"]
     assert entry.details == {"truncated": False, "lines": 4, "bytes": len(texts([entry])[0]), "overflow_path": None}
     assert not entry.is_error
@@ -44,7 +46,8 @@ async def test_what_went_wrong_is_in_the_text(command, more, words):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"command": 1}, {"command": "x", "timeout_seconds": 0}, {"command": "x", "y": 1}, {"command": "\0"}, []]
+    "arguments",
+    [{}, {"command": 1}, {"command": "x", "timeout_seconds": 0}, {"command": "x", "y": 1}, {"command": "\0"}, []],
 )
 async def test_arguments_it_does_not_have_are_an_error_result(arguments):
     async with open_supervisor("memory://", tools=[bash_tool()]) as supervisor:
@@ -153,7 +156,9 @@ async def test_live_every_100_ms_and_saved_every_2_seconds(autojump_clock):
     assert 40 <= len(told) <= 67
     saved = [(at, text) for at, text, checkpoint in told if checkpoint]
     assert [round(at) for at, _ in saved] == [2, 4, 6]
-    assert all(later - earlier >= CHECKPOINT_SECONDS for (earlier, _), (later, _) in zip(saved, saved[1:], strict=False))
+    assert all(
+        later - earlier >= CHECKPOINT_SECONDS for (earlier, _), (later, _) in zip(saved, saved[1:], strict=False)
+    )
     assert len({text for _, text in saved}) == len(saved)
 
 

@@ -67,7 +67,9 @@ async def test_placing_delivers_with_the_first_result_and_completes_with_the_las
         batch = await started(pane, call("A", "in_turn"), call("B"), launch=False)
         await batch.wait()
         told = [event async for event in supervisor.events(follow=False)]
-    kinds = [event.kind for event in told if event.kind in {"entry_added", "intent.delivered", "intent.batch_completed"}]
+    kinds = [
+        event.kind for event in told if event.kind in {"entry_added", "intent.delivered", "intent.batch_completed"}
+    ]
     assert kinds == ["entry_added", "intent.delivered", "entry_added", "intent.batch_completed"]
     times = {event.kind: event.at for event in told}
     assert times["intent.delivered"] < times["intent.batch_completed"]

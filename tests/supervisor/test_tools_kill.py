@@ -14,7 +14,7 @@ from tool_scenarios import World, opened, rows, texts
 
 from fencepost.supervisor import check
 
-CHILD = '''
+CHILD = """
 import os, signal, sys
 import trio
 from fencepost.mailbox import line
@@ -52,7 +52,7 @@ async def main():
     print(count)
 
 trio.run(main)
-'''
+"""
 
 
 def run_child(url: str, log: Path, nth: int, when: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,9 @@ def run_child(url: str, log: Path, nth: int, when: str) -> subprocess.CompletedP
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 async def test_a_child_killed_at_each_commit_of_a_batch_of_three(tmp_path, when):
-    learned = await trio.to_thread.run_sync(run_child, f"sqlite:///{tmp_path}/learn.db", tmp_path / "learn", 0, "before")
+    learned = await trio.to_thread.run_sync(
+        run_child, f"sqlite:///{tmp_path}/learn.db", tmp_path / "learn", 0, "before"
+    )
     assert learned.returncode == 0, learned.stderr
     commits = int(learned.stdout)
     assert commits >= 10

@@ -16,13 +16,10 @@ from fencepost.mailbox.records import (
     CallRecord,
     CheckpointRecord,
     IncarnationRecord,
-    MemoRecord,
     OutcomeRecord,
 )
 from fencepost.supervisor import (
-    Applied,
     BatchMode,
-    CallStatus,
     Checkpoint,
     CorruptRecord,
     Hooks,
@@ -123,7 +120,9 @@ async def test_ids_with_slashes_are_different_batches(url):
     async with opened(url, World()) as (_, pane):
         await pane.launch("h")
         for number, (operation, turn) in enumerate([("a/b", "c"), ("a", "b/c"), ("o" * 256, "t" * 256)]):
-            batch = await pane.start_batch(operation, ModelTurn(turn, number), "assistant", [call(f"X{number}", "quiet")])
+            batch = await pane.start_batch(
+                operation, ModelTurn(turn, number), "assistant", [call(f"X{number}", "quiet")]
+            )
             assert texts((await batch.wait()).entries) == [f"X{number} done"]
         assert [batch.operation_id for batch in await pane.batches()] == ["a/b", "a", "o" * 256]
 
@@ -268,7 +267,8 @@ async def test_what_was_staged_never_replays_and_all_are_placed_in_one_transacti
     assert (world.begun["B"], world.begun["C"]) == (1, 1)
     kinds = [event.kind for event in told]
     assert kinds == ["tool_end", *["message_start", "message_end"] * 3, *["entry_added", "usage"] * 3, "turn_end"] or (
-        kinds == ["tool_end", *["message_start", "message_end"] * 3, "entry_added", *["entry_added", "usage"] * 2, "turn_end"]
+        kinds
+        == ["tool_end", *["message_start", "message_end"] * 3, "entry_added", *["entry_added", "usage"] * 2, "turn_end"]
     )
     assert len({event.at for event in told if event.kind == "entry_added"}) == 1
 
@@ -597,7 +597,10 @@ async def test_snapshots_show_running_and_settled_rows(url):
     world = World()
     world.hold("A", "C")
     async with opened(url, world) as (_, pane):
-        calls = [evolve(call(name, tool), tool_call_id="same") for name, tool in (("A", "never"), ("B", "never"), ("C", "quiet"))]
+        calls = [
+            evolve(call(name, tool), tool_call_id="same")
+            for name, tool in (("A", "never"), ("B", "never"), ("C", "quiet"))
+        ]
         batch = await started(pane, *calls)
         await until(batch, "effect_pending", "outcome_ready", "effect_pending")
         ids = [view.invocation_id for view in await batch.calls()]
@@ -613,5 +616,3 @@ async def test_snapshots_show_running_and_settled_rows(url):
         world.let_go()
         await batch.wait()
         assert (await pane.snapshot()).running_tools == []
-
-

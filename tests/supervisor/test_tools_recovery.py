@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.lowlevel
 from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.supervisor import (
@@ -333,7 +334,7 @@ async def test_a_memo_write_racing_the_staging_is_deleted_by_it_or_rejected(url)
 
         for number in range(20):
             nursery.start_soon(write, number)
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         return ToolResult("done")
 
     async with trio.open_nursery() as nursery, open_supervisor(url, tools=[Tool("tool", tool)]) as supervisor:
@@ -368,7 +369,11 @@ async def test_a_late_capability_can_write_nothing(url, end):
         else:
             await batch.wait()
         (invocation,) = kept
-        for late in (lambda: invocation.set_memo("x", 1), lambda: invocation.get_memo("x"), lambda: invocation.step("x", int)):
+        for late in (
+            lambda: invocation.set_memo("x", 1),
+            lambda: invocation.get_memo("x"),
+            lambda: invocation.step("x", int),
+        ):
             with pytest.raises(CapabilityExpired) as expired:
                 await late()
             assert isinstance(expired.value, OperationEnded) is (end == "finalize")
@@ -394,7 +399,7 @@ async def test_the_store_refuses_a_capability_of_an_older_activation(url):
         batch = await started(supervisor.pane("pane"), call("A", "tool"))
         with trio.fail_after(5):
             while not kept:
-                await trio.sleep(0)
+                await trio.lowlevel.checkpoint()
             await supervisor.kill(batch.address)
             while len(kept) < 2:
                 await trio.sleep(0.005)
