@@ -77,18 +77,21 @@ class Invocation:
         turn_id: str,
         *,
         on_progress: Callable[[Progress], None],
+        on_checkpoint: Callable[[], trio.CancelScope],
         on_killed: Callable[[BaseException], None],
     ) -> None:
         """`call` is the row as it was admitted; `on_progress` is told of each snapshot, on the runtime's side.
 
-        `on_killed` is told when chaos kills the actor in the middle of a tool's own call.
+        `on_checkpoint` starts `write_checkpoints` as a task, once, when the first checkpoint is wanted.  `on_killed` is told when chaos kills the actor in the middle of a tool's own call.
         """
         self._system = system
         self._call = call
         self._operation_id = operation_id
         self._turn_id = turn_id
         self._on_progress = on_progress
+        self._on_checkpoint = on_checkpoint
         self._on_killed = on_killed
+        self._writer: trio.CancelScope | None = None
         self._token = trio.lowlevel.current_trio_token()
         self._expired: str | None = None
         self._ended = False
@@ -141,10 +144,15 @@ class Invocation:
             progress, checkpoint = self._accepted.popleft()
             self._on_progress(progress)
             if checkpoint:
-                self.checkpointed = True
-                self._wanted.append(progress)
-                self._idle = trio.Event() if self._idle.is_set() else self._idle
-                self._more.set()
+                self._want(progress)
+
+    def _want(self, progress: Progress) -> None:
+        self.checkpointed = True
+        self._wanted.append(progress)
+        self._idle = trio.Event() if self._idle.is_set() else self._idle
+        self._more.set()
+        if self._writer is None:
+            self._writer = self._on_checkpoint()
 
     async def write_checkpoints(self) -> None:
         """Runtime's side: a task that commits every wanted checkpoint in order, until it is cancelled."""
@@ -172,6 +180,11 @@ class Invocation:
         """Runtime's side, after `expire`: return once every accepted update was passed on and checkpoint committed."""
         self.take_updates()
         await self._idle.wait()
+
+    def stop_writing(self) -> None:
+        """Runtime's side: end the task that writes checkpoints."""
+        if self._writer is not None:
+            self._writer.cancel()
 
     # -- the end --
 

@@ -76,6 +76,7 @@ from fencepost.actors.tool_state import (
     cancel,
     clear_and_replay,
     finalize,
+    interrupt,
     judge_orphan,
     place,
     settle,
@@ -106,6 +107,8 @@ from fencepost.mailbox.strict_json import json_copy, json_text, json_value
 
 __all__ = ["ToolBatchActor"]
 
+ORPHANS_AT_ONCE: Final = 250
+"""How many interrupted calls, each perhaps with 50 KiB of saved progress, are settled in one transaction."""
 FINALIZE_TRIES: Final = 100
 """How often a memo may be written between looking for them and ending the batch; each one is of a running tool."""
 
@@ -124,6 +127,8 @@ class _Blocked:
 
     outcome: Outcome
     intent_id: str | None = None
+    retired: bool = False
+    """Its incarnation is no more: the whole batch is to be cancelled."""
 
 
 @define(eq=False)
@@ -132,8 +137,6 @@ class _Execution:
 
     invocation: Invocation
     scope: trio.CancelScope | None = None
-    writer: trio.CancelScope | None = None
-    """Of the task that commits its checkpoints."""
     progress: Progress | None = None
     """The latest snapshot of this execution; before its first one, what an earlier one had saved."""
     reported: bool = False
@@ -165,6 +168,8 @@ class ToolBatchActor(Actor):
         """The startup delivery id of the batch's incarnation: its boundary must show it (protocol-intent 7.4)."""
         self._recovered: frozenset[int] = frozenset()
         self._outcomes: dict[str, OutcomeRecord] = {}
+        self._sources: dict[str, ArgumentsRecord] = {}
+        """Arguments of planned calls, read together and taken by their carriers."""
         self._executions: dict[int, _Execution] = {}
         self._clearing: set[trio.CancelScope] = set()
         self._waiting: list[Envelope] = []
@@ -196,7 +201,7 @@ class ToolBatchActor(Actor):
         self._echo = rows[0].startup_delivery_id
         if not rows[0].live and not state.cancelled:
             await self._request_cancel("its incarnation was retired")
-        self._go_on()
+        self.spawn(self._go_on)
 
     async def _read(self) -> tuple[BatchRecord | None, list[CallRecord]]:
         batches: Query[BatchRecord] = Query(BatchRecord, {"address": self.address})
@@ -204,15 +209,17 @@ class ToolBatchActor(Actor):
         found = await self.system.line.load(cast("Query[Record]", batches), cast("Query[Record]", calls))
         return cast("BatchRecord | None", next(iter(found[0]), None)), cast("list[CallRecord]", found[1])
 
-    def _go_on(self) -> None:
+    async def _go_on(self) -> None:
         """Have somebody work on every call that can be worked on, and place what is ready."""
+        await self._interrupt_orphans()
         if self._now.batch.mode is BatchMode.SEQUENTIAL:
-            self.spawn(self._carry_in_turn)
+            await self._carry_in_turn()
             return
-        for index in to_work_on(self._now):
+        indexes = to_work_on(self._now)
+        await self._fetch_arguments(indexes)
+        for index in indexes:
             self.spawn(self._carry, index)
-        if self._now.ready:
-            self.spawn(self._place)
+        await self._place()
 
     @property
     def _now(self) -> BatchState:
@@ -275,9 +282,11 @@ class ToolBatchActor(Actor):
                 self._clearing.add(scope)
                 verdict = await self._clear(call, source.arguments)
             self._clearing.discard(scope)
+        if isinstance(verdict, _Blocked) and verdict.retired:
+            await self._request_cancel("its incarnation was retired")
         if not self._now.open:
             return
-        if verdict is None or self._now.cancelled:
+        if verdict is None or (self._now.cancelled and isinstance(verdict, _Cleared)):
             verdict = _Blocked(outcome=aborted(None, self._bytes_max, started=False))
         if isinstance(verdict, _Blocked):
             await self._stage_synthetic(call, verdict, source.arguments)
@@ -287,7 +296,18 @@ class ToolBatchActor(Actor):
             admitted = self._now.calls[call.source_index]
             await self._run(admitted, verdict.tool, verdict.arguments, None, recovery=False)
 
+    async def _fetch_arguments(self, indexes: tuple[int, ...]) -> None:
+        """Read what the planned ones of these calls are about to need, all at once."""
+        calls = [self._now.calls[index] for index in indexes]
+        ids = tuple(call.invocation_id for call in calls if call.status is CallStatus.PLANNED)
+        if ids:
+            (rows,) = await self.system.line.load(Query(ArgumentsRecord, {"invocation_id": ids}))
+            self._sources = {row.invocation_id: row for row in rows}
+
     async def _arguments(self, call: CallRecord) -> ArgumentsRecord:
+        source = self._sources.pop(call.invocation_id, None)
+        if source is not None:
+            return source
         (rows,) = await self.system.line.load(Query(ArgumentsRecord, {"invocation_id": call.invocation_id}))
         if not rows:
             if not self._now.open:
@@ -295,13 +315,30 @@ class ToolBatchActor(Actor):
             raise CorruptRecord(f"{self.address}: call_arguments({call.invocation_id!r},)", "is missing")
         return rows[0]
 
-    async def _carry_orphan(self, call: CallRecord) -> None:
-        """An effect that an earlier life began and did not settle."""
+    async def _interrupt_orphans(self) -> None:
+        """Settle every effect that an earlier life began and nobody may repeat, many in one transaction."""
+        orphans = [self._now.calls[index] for index in to_work_on(self._now)]
+        orphans = [call for call in orphans if call.status is CallStatus.EFFECT_PENDING]
+        orphans = [call for call in orphans if self._fate_of(call) is Orphan.INTERRUPT]
+        for first in range(0, len(orphans), ORPHANS_AT_ONCE):
+            calls = orphans[first : first + ORPHANS_AT_ONCE]
+            ids = tuple(call.invocation_id for call in calls)
+            (saved,) = await self.system.line.load(Query(CheckpointRecord, {"invocation_id": ids}))
+            (memos,) = await self.system.line.load(Query(MemoRecord, {"invocation_id": ids}))
+            progress = {row.invocation_id: progress_of_record(row) for row in saved}
+            outcomes = [interrupted(progress.get(call.invocation_id), self._bytes_max) for call in calls]
+            mutation = interrupt(calls, outcomes, [memo.key for memo in memos], self.system.clock.now_ns())
+            await self._commit("stage", mutation)
+
+    def _fate_of(self, call: CallRecord) -> Orphan:
         tool = self.system.tools.get(call.name)
-        declared = None if tool is None else tool.replay
+        return judge_orphan(call.replay, None if tool is None else tool.replay, cancelled=self._now.cancelled)
+
+    async def _carry_orphan(self, call: CallRecord) -> None:
+        """An effect that an earlier life began and did not settle, and that may be repeated."""
+        tool = self.system.tools.get(call.name)
         progress = await self._saved_progress(call)
-        orphan = judge_orphan(call.replay, declared, cancelled=self._now.cancelled)
-        if orphan is Orphan.REPLAY and tool is not None:
+        if self._fate_of(call) is Orphan.REPLAY and tool is not None:
             source = await self._arguments(call)
             if not self._now.cancelled:
                 mutation = clear_and_replay(call, source.arguments, self.system.clock.now_ns())
@@ -356,7 +393,8 @@ class ToolBatchActor(Actor):
                 case BlockGeneric(reason=Reason.RECONCILING) if await self._still_reconciling():
                     continue
                 case BlockGeneric() | BlockRestart():
-                    return _Blocked(outcome=error_outcome(decision.message))
+                    retired = isinstance(decision, BlockRestart) or decision.reason is Reason.RETIRED_INCARNATION
+                    return _Blocked(outcome=error_outcome(decision.message), retired=retired)
                 case other:
                     raise CorruptRecord(self._pane, f"a tool call was answered with {other!r}")
 
@@ -416,8 +454,7 @@ class ToolBatchActor(Actor):
         del self._executions[call.source_index]
         if self._now.open:
             await self._settle(call, outcome, invocation, recovery=recovery)
-        if execution.writer is not None:
-            execution.writer.cancel()
+        invocation.stop_writing()
 
     def _execute(
         self, call: CallRecord, tool: Tool, arguments: str, saved: Progress | None, *, recovery: bool
@@ -435,11 +472,11 @@ class ToolBatchActor(Actor):
             batch.operation_id,
             batch.turn_id,
             on_progress=on_progress,
+            on_checkpoint=lambda: self.spawn(invocation.write_checkpoints, daemon=True),
             on_killed=self.crash,
         )
         execution = _Execution(invocation=invocation, progress=saved)
         self._executions[call.source_index] = execution
-        execution.writer = self.spawn(invocation.write_checkpoints, daemon=True)
         execution.scope = self.spawn(self._call_tool, execution, tool, arguments, daemon=True)
         return execution
 

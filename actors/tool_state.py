@@ -79,6 +79,7 @@ __all__ = [
     "checkpoint_of",
     "clear_and_replay",
     "finalize",
+    "interrupt",
     "judge_orphan",
     "judge_repeated",
     "place",
@@ -463,6 +464,24 @@ def settle(
         deletes=tuple(deletes),
         puts=(after, outcome_record(call.invocation_id, outcome, now)),
         events=(_event("tool_end", call, now, recovery=recovery, result=result_data(outcome)),),
+    )
+
+
+def interrupt(
+    calls: Sequence[CallRecord],
+    outcomes: Sequence[Outcome],
+    memos: Iterable[tuple[object, ...]],
+    now: int,
+) -> Mutation:
+    """Settle orphans that will not be repeated, all in one transaction; `memos` are the keys of all they have."""
+    settled = [
+        settle(call, outcome, now, memos=(), recovery=True) for call, outcome in zip(calls, outcomes, strict=True)
+    ]
+    return Mutation(
+        label="batch.stage",
+        deletes=(*(Delete(MemoRecord, key) for key in memos), *(item for one in settled for item in one.deletes)),
+        puts=tuple(record for one in settled for record in one.puts),
+        events=tuple(event for one in settled for event in one.events),
     )
 
 
