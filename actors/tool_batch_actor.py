@@ -132,6 +132,15 @@ class _Blocked:
 
 
 @define(eq=False)
+class _Asking:
+    """A question to the pane that is under way, and its answer; None clears the call."""
+
+    blocked: _Blocked | None = None
+    known: bool = False
+    answered: trio.Event = field(factory=trio.Event)
+
+
+@define(eq=False)
 class _Execution:
     """One running tool: its task's scope, and what it came to."""
 
@@ -171,6 +180,7 @@ class ToolBatchActor(Actor):
         self._sources: dict[str, ArgumentsRecord] = {}
         """Arguments of planned calls, read together and taken by their carriers."""
         self._executions: dict[int, _Execution] = {}
+        self._asking: _Asking | None = None
         self._clearing: set[trio.CancelScope] = set()
         self._waiting: list[Envelope] = []
         self._placing = False
@@ -356,7 +366,7 @@ class ToolBatchActor(Actor):
 
     async def _clear(self, call: CallRecord, arguments: str) -> _Cleared | _Blocked:
         """Decide whether a planned call may run; nothing is written here but the pane's own admission."""
-        blocked = await self._ask_pane(call)
+        blocked = await self._ask_together(call)
         if blocked is not None:
             return blocked
         if call.refusal is not None:
@@ -369,6 +379,21 @@ class ToolBatchActor(Actor):
             return await self._before_tool(call, tool, arguments)
         except Exception as error:  # noqa: BLE001 - whatever a validator or a hook raises blocks its call
             return _Blocked(outcome=failure_of(error, self._bytes_max))
+
+    async def _ask_together(self, call: CallRecord) -> _Blocked | None:
+        """Ask the pane once for all calls that want to know at this moment: they are of one turn and batch."""
+        while (asking := self._asking) is not None:
+            await asking.answered.wait()
+            if asking.known:
+                return asking.blocked
+        self._asking = asking = _Asking()
+        try:
+            asking.blocked = await self._ask_pane(call)
+            asking.known = True
+        finally:
+            self._asking = None
+            asking.answered.set()
+        return asking.blocked
 
     async def _ask_pane(self, call: CallRecord) -> _Blocked | None:
         """Have the pane decide; wait for a reconciliation as long as it takes (contract T-5)."""
@@ -524,9 +549,9 @@ class ToolBatchActor(Actor):
                 replaced = None
                 await self._tell_hook_failure(call, error)
         self._clearing.discard(scope)
-        if self._now.cancelled:
-            outcome = evolve(outcome, terminate=False)
-        return outcome if replaced is None else outcome_of(replaced, self._bytes_max)
+        if replaced is not None:
+            outcome = outcome_of(replaced, self._bytes_max)
+        return evolve(outcome, terminate=False) if self._now.cancelled else outcome
 
     async def _tell_hook_failure(self, call: CallRecord, error: Exception) -> None:
         event = NewEvent(
