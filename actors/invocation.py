@@ -80,9 +80,11 @@ class Invocation:
         on_checkpoint: Callable[[], trio.CancelScope],
         on_killed: Callable[[BaseException], None],
     ) -> None:
-        """`call` is the row as it was admitted; `on_progress` is told of each snapshot, on the runtime's side.
+        """`call` is the row as it was admitted.
 
-        `on_checkpoint` starts `write_checkpoints` as a task, once, when the first checkpoint is wanted.  `on_killed` is told when chaos kills the actor in the middle of a tool's own call.
+        All on the runtime's side: `on_progress` is told of each snapshot; `on_checkpoint` starts `write_checkpoints`
+        as a task, once, when the first checkpoint is wanted; `on_killed` is told when chaos kills the actor in the
+        middle of a tool's own call.
         """
         self._system = system
         self._call = call

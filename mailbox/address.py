@@ -77,6 +77,6 @@ class Address:
             raise InvalidIdentifier("address", text, f"must be KIND:KEY with KIND one of {', '.join(_KINDS)}")
         if kind != "batch":
             check_id("address", key)
-        elif key.count("/") != 2 or not all(key.split("/")):  # noqa: PLR2004 - pane, operation, turn
+        elif key.count("/") != 2 or not all(key.split("/")):
             raise InvalidIdentifier("address", text, "must be batch:PANE/OPERATION/TURN")
         return cls(kind, key)

@@ -196,7 +196,7 @@ class Pane:
 
         Live progress while the runtime runs, the latest durable checkpoint after a reopen.
         """
-        found = await self._runtime.call(batch_records, self._runtime.line, self.pane_id, True)  # noqa: FBT003
+        found = await self._runtime.call(batch_records, self._runtime.line, self.pane_id, True)
         while found:
             try:
                 return cast("LaneSnapshot", await self._runtime.ask(found[0].address, SnapshotBatch()))

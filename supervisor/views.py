@@ -46,7 +46,7 @@ def _attempts(intent: IntentRecord, starts: list[IncarnationRecord]) -> int:
     return sum((start.startup_intent_id, start.startup_epoch) == (intent.intent_id, intent.epoch) for start in starts)
 
 
-async def batch_records(line: MutationLine, pane_id: str, only_open: bool = False) -> list[BatchRecord]:  # noqa: FBT001
+async def batch_records(line: MutationLine, pane_id: str, only_open: bool = False) -> list[BatchRecord]:
     """The batches of a pane, oldest first."""
     where: dict[str, object] = {"pane_id": pane_id, "checkpoint": None} if only_open else {"pane_id": pane_id}
     (found,) = await line.load(Query(BatchRecord, where, order_by=("seq",)))

@@ -1,4 +1,4 @@
-"""The tool core: every status under every event, orphans, placement, checkpoints; the allowed set written a second time."""
+"""The tool core: every status under every event, with the allowed set written a second time; orphans, placement."""
 
 from __future__ import annotations
 

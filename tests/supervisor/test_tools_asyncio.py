@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC110 - what another task or process did is read from outside
 """Tools of a bridge on asyncio: the same calls, run on the bridge's own loop."""
 
 from __future__ import annotations

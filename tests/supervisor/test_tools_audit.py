@@ -19,7 +19,7 @@ from fencepost.supervisor.tool_invariants import TABLES
 
 
 async def make(path: Path) -> None:
-    """A pane with a finished batch and an open one: [completed, effect_pending with memo and progress, ready, planned]."""
+    """A pane with a finished batch and an open one: completed, pending with memos and progress, ready, planned."""
     from fencepost.supervisor import Hooks, ModelTurn
 
     world = World()
@@ -76,8 +76,8 @@ def test_a_true_store_has_nothing_to_report(history, loose):
         (
             102,
             "events",
-            "INSERT INTO events SELECT (SELECT max(seq) FROM events) + 1, at, kind, address, data FROM events"
-            " WHERE kind = 'tool_start' AND data LIKE '%call-X%'",
+            "INSERT INTO events SELECT (SELECT max(seq) FROM events) + 1, at, kind, address, data"  # noqa: ISC004
+            " FROM events WHERE kind = 'tool_start' AND data LIKE '%call-X%'",
         ),
         (103, "calls", "DELETE FROM outcomes"),
         (103, "outcomes", f"UPDATE outcomes SET invocation_id = {of('D')}"),
@@ -92,7 +92,7 @@ def test_a_true_store_has_nothing_to_report(history, loose):
         (
             109,
             "events",
-            "UPDATE events SET data = replace(data, '\"recovery\":false', '\"recovery\":true')"
+            "UPDATE events SET data = replace(data, '\"recovery\":false', '\"recovery\":true')"  # noqa: ISC004
             " WHERE kind = 'tool_end' AND data LIKE '%call-X%'",
         ),
         (110, "memos", f"UPDATE memos SET invocation_id = {of('C')}"),

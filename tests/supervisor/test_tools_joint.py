@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
+import pytest
 import trio
 from bridges import Harness, Workspace, moved, payload_of, reconciled
 from tool_scenarios import World, call, opened, rows, started, statuses, texts
@@ -181,10 +182,8 @@ async def test_a_batch_whose_incarnation_was_retired_while_nobody_looked_is_canc
         launch = await pane.launch("claude-code")
         await started(pane, call("A", "safe"), launch=False)
         await world.running["A"].wait()
-        try:
+        with pytest.raises(StoreFault):
             await pane.retire(launch.incarnation_id, "over")
-        except StoreFault:
-            pass
     world.reborn()
     async with opened(url, world) as (_, pane):
         outcome = await pane.batch("op", "turn-1").wait()

@@ -1,4 +1,4 @@
-"""Death at every point of every batch: the store stays true, nothing durable runs twice, and the work comes to its end."""
+"""Death at every point of every batch: the store stays true, nothing durable runs twice, the work ends well."""
 
 from __future__ import annotations
 
