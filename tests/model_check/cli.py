@@ -10,7 +10,10 @@ import click
 from model_check.faults import FAULTS, deliberate
 from model_check.search import Found, explore
 from model_check.story import told
+from model_check.tool_world import Broken, explore as explore_tools
 from model_check.world import Bounds, World
+
+from fencepost.mailbox.records import BatchMode
 
 __all__ = ["BOUNDS", "main"]
 
@@ -54,7 +57,19 @@ def main(
     if fault is not None:
         with deliberate(fault):
             sys.exit(_check(size, quiet=quiet))
-    sys.exit(_check(size, quiet=quiet))
+    sys.exit(_check(size, quiet=quiet) or _check_tools())
+
+
+def _check_tools() -> int:
+    """Check the tool core as well: a batch of three, in both modes."""
+    for mode in BatchMode:
+        try:
+            found = explore_tools(mode)
+        except Broken as broken:
+            click.echo(f"a {mode} batch of three: {broken}")
+            return 1
+        click.echo(f"a {mode} batch of three: {found.states:,} states, {found.transitions:,} transitions, every law holds")
+    return 0
 
 
 def _listed(size: Bounds) -> str:
