@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 from attrs.validators import instance_of
 
 from fencepost.mailbox.address import check_id
@@ -42,8 +42,8 @@ T = TypeVar("T")
 Content: TypeAlias = "str | Sequence[Mapping[str, object]]"
 
 
-def _id(_instance: object, attribute: object, value: object) -> None:
-    check_id(attribute.name, value)  # type: ignore[attr-defined]
+def _id(_instance: object, attribute: Attribute[Any], value: Any) -> None:
+    check_id(attribute.name, value)
 
 
 def _is_coroutine_function(function: object) -> bool:
@@ -52,14 +52,14 @@ def _is_coroutine_function(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _execute(_instance: object, _attribute: object, value: object) -> None:
+def _execute(_instance: object, _attribute: Attribute[Any], value: Any) -> None:
     if not _is_coroutine_function(value):
         raise TypeError(f"execute must be an async function, not {value!r}")
 
 
-def _optional_callable(_instance: object, attribute: object, value: object) -> None:
+def _optional_callable(_instance: object, attribute: Attribute[Any], value: Any) -> None:
     if value is not None and not callable(value):
-        raise TypeError(f"{attribute.name} must be a function or None, not {value!r}")  # type: ignore[attr-defined]
+        raise TypeError(f"{attribute.name} must be a function or None, not {value!r}")
 
 
 # -- what a tool's author writes ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The tool core under its model: every interleaving of a batch of three, and the mistakes that the model must notice."""
+"""The tool core under its model: every interleaving of a batch of three, and the mistakes it must notice."""
 
 from __future__ import annotations
 
