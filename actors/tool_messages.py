@@ -42,7 +42,7 @@ T = TypeVar("T")
 Content: TypeAlias = "str | Sequence[Mapping[str, object]]"
 
 
-def _id(_instance: object, attribute: Attribute[Any], value: Any) -> None:
+def _id(_instance: object, attribute: Attribute[Any], value: object) -> None:
     check_id(attribute.name, value)
 
 
@@ -52,12 +52,12 @@ def _is_coroutine_function(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def _execute(_instance: object, _attribute: Attribute[Any], value: Any) -> None:
+def _execute(_instance: object, _attribute: Attribute[Any], value: object) -> None:
     if not _is_coroutine_function(value):
         raise TypeError(f"execute must be an async function, not {value!r}")
 
 
-def _optional_callable(_instance: object, attribute: Attribute[Any], value: Any) -> None:
+def _optional_callable(_instance: object, attribute: Attribute[Any], value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(f"{attribute.name} must be a function or None, not {value!r}")
 

@@ -1,4 +1,4 @@
-"""The tool core, in every interleaving of one batch of three: a crash anywhere, a cancellation anywhere, an end anywhere.
+"""The tool core, in every interleaving of one batch of three: crashes, cancellations and ends from outside anywhere.
 
 As with the intents, nothing in here knows a rule: the steps are the shipped mutations of `tool_state`, applied to rows
 under the stores' own laws (`laws.FOREIGN_KEYS`), and after each of them the tool note's invariants are computed by
@@ -203,9 +203,8 @@ def _orphan_steps(state: State, batch: BatchState, call: CallRecord) -> Iterator
     for declared in (*Replay, None):
         fate = judge_orphan(call.replay, declared, cancelled=batch.cancelled)
         if fate is Orphan.REPLAY:
-            _require(
-                call.replay is declared is Replay.SAFE and not batch.cancelled, "2: replayed against its declaration"
-            )
+            safe = call.replay is declared is Replay.SAFE
+            _require(safe and not batch.cancelled, "2: replayed against its declaration")
             replayed = applied(state, clear_and_replay(call, "{}", 1))
             yield f"replay call {index}", State(replayed, state.running | {index})
             continue
