@@ -99,9 +99,9 @@ class Invocation:
         self._ended = False
         self._accepted: deque[tuple[Progress, bool]] = deque()
         self._wanted: deque[Progress] = deque()
-        self._more = trio.Event()
-        self._idle = trio.Event()
-        self._idle.set()
+        self._more: trio.Event | None = None
+        self._idle: trio.Event | None = None
+        """Set once everything wanted is committed; None before the first checkpoint is wanted."""
         self._steps: set[str] = set()
         self.memo_names: set[str] = set()
         """Every memo this execution may have written."""
@@ -151,19 +151,22 @@ class Invocation:
     def _want(self, progress: Progress) -> None:
         self.checkpointed = True
         self._wanted.append(progress)
-        self._idle = trio.Event() if self._idle.is_set() else self._idle
-        self._more.set()
+        if self._idle is None or self._idle.is_set():
+            self._idle = trio.Event()
+        if self._more is not None:
+            self._more.set()
         if self._writer is None:
             self._writer = self._on_checkpoint()
 
     async def write_checkpoints(self) -> None:
         """Runtime's side: a task that commits every wanted checkpoint in order, until it is cancelled."""
         while True:
-            await self._more.wait()
-            self._more = trio.Event()
             while self._wanted:
                 await self._write_checkpoint(self._wanted.popleft())
-            self._idle.set()
+            if self._idle is not None:
+                self._idle.set()
+            self._more = trio.Event()
+            await self._more.wait()
 
     async def _write_checkpoint(self, progress: Progress) -> None:
         row = checkpoint_record(self.invocation_id, progress, self._system.clock.now_ns())
@@ -181,7 +184,8 @@ class Invocation:
     async def checkpoints_written(self) -> None:
         """Runtime's side, after `expire`: return once every accepted update was passed on and checkpoint committed."""
         self.take_updates()
-        await self._idle.wait()
+        if self._idle is not None:
+            await self._idle.wait()
 
     def stop_writing(self) -> None:
         """Runtime's side: end the task that writes checkpoints."""

@@ -153,16 +153,27 @@ class _Execution:
     result: object = None
     error: Exception | None = None
     returned: bool = False
-    over: trio.Event = field(factory=trio.Event)
+    over: bool = False
     """The execution's task has ended."""
-    released: trio.Event = field(factory=trio.Event)
-    """Over, or told to stop: its carrier need not wait longer than the grace."""
+    woken: trio.Event = field(factory=trio.Event)
+    """What its carrier waits for: that it is over, or that it was told to stop."""
 
     def stop(self) -> None:
-        """Cancel the tool."""
-        self.released.set()
+        """Cancel the tool; its carrier need not wait longer than the grace now."""
         if self.scope is not None:
             self.scope.cancel()
+        self._wake()
+
+    def end(self) -> None:
+        """The execution's task ends here."""
+        self.over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        woken = self.woken
+        if not self.over:
+            self.woken = trio.Event()
+        woken.set()
 
 
 class ToolBatchActor(Actor):
@@ -250,6 +261,11 @@ class ToolBatchActor(Actor):
     def leftovers(self) -> list[Envelope]:
         """Those who wait for the outcome."""
         return list(self._waiting)
+
+    def crash(self, error: BaseException) -> None:
+        """End this activation, its carriers with it: what a tool makes of the death must not become its outcome."""
+        super().crash(error)
+        self.end_children()
 
     def end_children(self) -> None:
         """The activation is over: every invocation it handed out expires."""
@@ -512,15 +528,15 @@ class ToolBatchActor(Actor):
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its result
             execution.error = error
         finally:
-            execution.over.set()
-            execution.released.set()
+            execution.end()
 
     async def _until_over(self, execution: _Execution) -> None:
         """Wait for the tool; once it was told to stop, only for the grace (contract T-3)."""
-        await execution.released.wait()
-        if not execution.over.is_set():
+        if not execution.over:
+            await execution.woken.wait()
+        if not execution.over:
             with trio.move_on_after(self.system.tool_grace_seconds):
-                await execution.over.wait()
+                await execution.woken.wait()
 
     async def _outcome_of(self, call: CallRecord, execution: _Execution) -> Outcome:
         """What the execution came to: its own result, its error, or the truth about its abortion."""
