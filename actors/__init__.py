@@ -11,6 +11,7 @@ from fencepost.mailbox._lazy import lazy_exports
 
 _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.actors.intent_actor": ("Attempt",),
+    "fencepost.actors.invocation": ("Invocation",),
     "fencepost.actors.messages": (
         "Allow",
         "Anchor",
@@ -41,10 +42,26 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
         "Transcript",
         "Unchanged",
     ),
+    "fencepost.actors.tool_messages": (
+        "BatchOutcome",
+        "Block",
+        "CallView",
+        "Hooks",
+        "LaneSnapshot",
+        "PlannedCall",
+        "Replace",
+        "ResultEntry",
+        "Running",
+        "Settled",
+        "Tool",
+        "ToolResult",
+    ),
+    "fencepost.actors.tools.bash": ("bash_tool",),
 }
 
 if TYPE_CHECKING:
     from fencepost.actors.intent_actor import Attempt as Attempt
+    from fencepost.actors.invocation import Invocation as Invocation
     from fencepost.actors.messages import (
         Allow as Allow,
         Anchor as Anchor,
@@ -75,5 +92,20 @@ if TYPE_CHECKING:
         Transcript as Transcript,
         Unchanged as Unchanged,
     )
+    from fencepost.actors.tool_messages import (
+        BatchOutcome as BatchOutcome,
+        Block as Block,
+        CallView as CallView,
+        Hooks as Hooks,
+        LaneSnapshot as LaneSnapshot,
+        PlannedCall as PlannedCall,
+        Replace as Replace,
+        ResultEntry as ResultEntry,
+        Running as Running,
+        Settled as Settled,
+        Tool as Tool,
+        ToolResult as ToolResult,
+    )
+    from fencepost.actors.tools.bash import bash_tool as bash_tool
 else:
     __getattr__, __dir__, __all__ = lazy_exports(__name__, _EXPORTS)

@@ -22,8 +22,9 @@ Chaos points (`kind.transition/boundary`) are passed only when a `Chaos` was giv
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
@@ -31,10 +32,12 @@ import trio
 from fencepost.actors.calls import Call
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.pane_state import Limits
+from fencepost.actors.tool_messages import Hooks, Tool
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import Fenced, InvalidTransition, LaunchBlocked, MutationRefused
 from fencepost.mailbox.inbox import Inbox
 from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import Event
 from fencepost.mailbox.ports import ActorKilled, Clock, IdSource, Kill, RuntimeKilled
 
 __all__ = ["Actor", "System"]
@@ -57,6 +60,10 @@ class System(Protocol):
     reconciler: Reconciler | None
     launcher: Launcher | None
     transcript: Transcript | None
+    tools: Mapping[str, Tool]
+    hooks: Hooks
+    result_bytes_max: int
+    tool_grace_seconds: float
     nursery: trio.Nursery
 
     @property
@@ -74,6 +81,10 @@ class System(Protocol):
 
     def wake(self, address: str) -> None:
         """Make sure an actor is awake, without a message."""
+        ...
+
+    def tell_live(self, event: Event, /) -> None:
+        """Show followers an event that is not stored."""
         ...
 
     async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
@@ -125,6 +136,11 @@ class Actor(ABC):
     def finished(self) -> bool:
         """Whether nothing can ever happen here again, so that the task may end."""
         return False
+
+    @property
+    def unwinding_seconds(self) -> float:
+        """How long the next activation waits for what is left of this one."""
+        return math.inf
 
     def leftovers(self) -> list[Envelope]:
         """Envelopes parked in this activation, handed out when it dies."""
@@ -204,6 +220,13 @@ class Actor(ABC):
     def working(self) -> bool:
         """Whether a child task is running that keeps the actor awake."""
         return bool(self._children)
+
+    def abandon(self, scope: trio.CancelScope) -> None:
+        """Cancel a child task and count on it no longer: it takes no notice, and whatever it still does is fenced."""
+        scope.cancel()
+        self._children.discard(scope)
+        self._daemons.discard(scope)
+        self._note_unwound()
 
     def crash(self, error: BaseException) -> None:
         """End this activation because of `error`; the supervisor sees it as a death."""

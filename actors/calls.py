@@ -193,13 +193,14 @@ class GiveUpWaiting(Call):
 class Join(Call):
     """Pane to intent: this happens to you; add your rows to `part` and commit, or hand it on to the next of `rest`.
 
-    `seen` is the row as the pane knows it.  `activation` fences the report of an older activation's attempt; whose
-    attempt it was is the last of the chain, behind the intents its result covers.  The answer is every record the
-    joint mutation put.
+    `then` are further events of the same intent, in order, that happen in the same mutation.  `seen` is the row as the
+    pane knows it.  `activation` fences the report of an older activation's attempt; whose attempt it was is the last
+    of the chain, behind the intents its result covers.  The answer is every record the joint mutation put.
     """
 
     CALL: ClassVar[str] = "join"
     event: IntentEvent
+    then: tuple[IntentEvent, ...] = ()
     seen: IntentRecord
     part: Mutation
     rest: tuple[tuple[IntentRecord, IntentEvent], ...] = ()

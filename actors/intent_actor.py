@@ -182,6 +182,9 @@ class IntentActor(Actor):
             return
         name = _NAMES[type(message.event)]
         taken = step(self._current(), message.event, message.now)
+        for event in message.then:
+            further = step(taken.after, event, message.now)
+            taken = evolve(further, puts=taken.puts + further.puts, events=taken.events + further.events)
         own = Mutation(label=f"intent.{name}", puts=taken.puts, events=taken.events)
         self.reached(name, "decided")
         puts = await self._commit(message, message.part.joined(own))

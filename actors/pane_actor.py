@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import ClassVar, Final, TypeVar
 
 import trio
@@ -77,16 +78,29 @@ from fencepost.actors.pane_state import (
     decide_detect,
     decide_mark_delivered,
     decide_outcome,
+    decide_placement,
     decide_resolve,
 )
 from fencepost.actors.relaunch import Relauncher
+from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
+from fencepost.actors.tool_state import judge_repeated, plan
+from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import ActorCrashed, CorruptRecord, InvalidTransition, LaunchBlocked, MutationRefused
+from fencepost.mailbox.errors import (
+    ActorCrashed,
+    ActorQuarantined,
+    CorruptRecord,
+    InvalidTransition,
+    LaunchBlocked,
+    MutationRefused,
+)
 from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     UNRESOLVED_STATES,
     AdmissionRecord,
+    BatchMode,
+    BatchRecord,
     IncarnationRecord,
     IntentRecord,
     IntentState,
@@ -151,6 +165,8 @@ class PaneActor(Actor):
             GiveUpWaiting: self._give_up_waiting,
             Withdraw: self._withdraw,
             PreparePayload: self._prepare_payload,
+            StartBatch: self._start_batch,
+            PlaceResults: self._place_results,
         }
 
     # -- life --
@@ -161,6 +177,7 @@ class PaneActor(Actor):
         head = self.state.head
         if head is not None and head.state is IntentState.RECONCILING:
             self.spawn(self._ensure_attempt, head.intent_id)
+        await self._cancel_orphaned_batch()
         await self._recover_launch()
 
     async def _read(self) -> PaneState:
@@ -277,10 +294,12 @@ class PaneActor(Actor):
 
     # -- committing --
 
-    async def _commit(self, transition: str, decision: Decision, activation: int | None = None) -> None:
-        """Make a decision durable, then apply it, then carry its effects out."""
+    async def _commit(
+        self, transition: str, decision: Decision, activation: int | None = None, *, before: Mutation | None = None
+    ) -> None:
+        """Make a decision durable, then apply it, then carry its effects out; `before` is another actor's part."""
         self.reached(transition, "decided")
-        if not decision.writes:
+        if not decision.writes and before is None:
             return
         part = Mutation(
             label=f"pane.{transition}",
@@ -288,6 +307,8 @@ class PaneActor(Actor):
             events=decision.events,
             dead_letters=decision.dead_letters,
         )
+        if before is not None:
+            part = before.joined(part)
         if decision.intent_events:
             puts = await self._join(part, decision, activation)
         else:
@@ -305,8 +326,11 @@ class PaneActor(Actor):
     async def _join(self, part: Mutation, decision: Decision, activation: int | None) -> tuple[Record, ...]:
         """Hand our part along the intents; the last one commits the whole."""
         (seen, event), *rest = decision.intent_events
+        then = tuple(later for intent, later in rest if intent.intent_id == seen.intent_id)
+        rest = [(intent, later) for intent, later in rest if intent.intent_id != seen.intent_id]
         message = Join(
             event=event,
+            then=then,
             seen=seen,
             part=part,
             rest=tuple(rest),
@@ -324,6 +348,7 @@ class PaneActor(Actor):
                 case RetiredIncarnation():
                     self._admissions.clear()
                     self._recheck = True
+                    self.spawn(self._cancel_orphaned_batch)
                 case Replace():
                     self._resume_relaunching()
 
@@ -415,6 +440,69 @@ class PaneActor(Actor):
             now=self.system.clock.now_ns(),
         )
         await self._decide(envelope, decision)
+
+    # -- tool batches (design section 8) --
+
+    async def _start_batch(self, envelope: Envelope) -> None:
+        message = envelope.message
+        assert isinstance(message, StartBatch)
+        request = message.request
+        address = str(Address.batch(self.pane_id, request.operation_id, request.turn.id))
+        pane = {"pane_id": self.pane_id}
+        same, opened, newest = await self.system.line.load(
+            Query(BatchRecord, {"address": address}),
+            Query(BatchRecord, {**pane, "checkpoint": None}),
+            Query(BatchRecord, pane, order_by=("seq",), descending=True, limit=1),
+        )
+        if same:
+            judge_repeated(same[0], request)
+        else:
+            tools = [self.system.tools.get(call.name) for call in request.calls]
+            in_turn = any(tool is not None and tool.mode is BatchMode.SEQUENTIAL for tool in tools)
+            mutation = plan(
+                self.pane_id,
+                request,
+                live=self.state.live,
+                open_batch=opened[0] if opened else None,
+                latest=newest[0] if newest else None,
+                mode=BatchMode.SEQUENTIAL if in_turn else request.mode,
+                now=self.system.clock.now_ns(),
+                mint=self._mint,
+            )
+            self.reached("start_batch", "decided")
+            await self.system.line.commit(mutation)
+            self.reached("start_batch", "applied")
+        self.system.wake(address)
+        self.answer(envelope, None)
+
+    async def _place_results(self, envelope: Envelope) -> None:
+        """Commit a batch's placement with what it means for our intents: a delivery, a completed batch, or nothing."""
+        message = envelope.message
+        assert isinstance(message, PlaceResults)
+        decision = decide_placement(
+            self.state,
+            await self._speaker(message.incarnation_id),
+            None if message.delivers is None else await self._intent(message.delivers),
+            incarnation_id=message.incarnation_id,
+            turn_id=message.turn_id,
+            batch_id=message.batch_id,
+            completes=message.completes,
+            now=self.system.clock.now_ns(),
+        )
+        await self._commit("place_results", decision, before=message.part)
+        self.answer(envelope, None)
+
+    async def _cancel_orphaned_batch(self) -> None:
+        """A batch runs for one incarnation, and ends with it (contract T-5)."""
+        query = Query(BatchRecord, {"pane_id": self.pane_id, "checkpoint": None})
+        (opened,) = await self.system.line.load(query)
+        for batch in opened:
+            if not self.state.is_live(batch.incarnation_id):
+                self.spawn(self._cancel_batch, batch.address)
+
+    async def _cancel_batch(self, address: str) -> None:
+        with suppress(ActorCrashed, ActorQuarantined):  # its next activation sees for itself
+            await self.system.ask(address, CancelBatch("its incarnation was retired"))
 
     # -- waiting behind a reconciliation --
 

@@ -72,6 +72,7 @@ __all__ = [
     "decide_detect",
     "decide_mark_delivered",
     "decide_outcome",
+    "decide_placement",
     "decide_resolve",
     "judge_speaker",
     "refusal",
@@ -360,6 +361,35 @@ def decide_batch_completed(
     if isinstance(answer, Unchanged) or state.head is None:
         return Decision(answer=Unchanged())
     return Decision(answer=answer, intent_events=((state.head, CompleteBatch()),))
+
+
+def decide_placement(
+    state: PaneState,
+    speaker: IncarnationRecord | None,
+    intent: IntentRecord | None,
+    *,
+    incarnation_id: str,
+    turn_id: str,
+    batch_id: str,
+    completes: bool,
+    now: int,
+) -> Decision:
+    """What the placement of a batch's results means for the intents (contract T-5).
+
+    A result that is the payload of `intent` is its delivery, the last result of the batch its completion; what does
+    not apply (the incarnation was retired meanwhile, say) is no reason not to place, and leaves nothing behind.
+    """
+    tuple_ = {"incarnation_id": incarnation_id, "turn_id": turn_id, "batch_id": batch_id}
+    decision = Decision()
+    if intent is not None:
+        delivered = decide_mark_delivered(state, speaker, intent, intent_id=intent.intent_id, now=now, **tuple_)
+        if isinstance(delivered.answer, Applied):
+            decision = delivered
+    if completes:
+        completed = decide_batch_completed(state, speaker, now=now, **tuple_)
+        if isinstance(completed.answer, Applied):
+            decision = decision.plus(completed)
+    return decision
 
 
 # -- how a reconciliation ended (section 5) ----------------------------------------------------------------------

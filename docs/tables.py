@@ -18,7 +18,15 @@ from typing import Final, get_args
 
 import click
 
-from fencepost.actors import calls, intent_actor, pane_actor
+from fencepost.actors import (
+    calls,
+    intent_actor,
+    invocation,
+    pane_actor,
+    tool_batch_actor,
+    tool_calls,
+    tool_state,
+)
 from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Plan, Relation
 from fencepost.supervisor.chaos import BOUNDARIES
 
@@ -89,11 +97,19 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     pane_source, intent_source = inspect.getsource(pane_actor), inspect.getsource(intent_actor)
     to_intent = set(re.findall(r"case (\w+)\(\)", inspect.getsource(intent_actor.IntentActor.handle)))
     messages = {name: message for name in calls.__all__ if "CALL" in vars(message := getattr(calls, name))}
+    tool_messages = {name: getattr(tool_calls, name) for name in tool_calls.__all__}
+    to_pane = {"StartBatch", "PlaceResults"}
     pane_calls = [message.CALL for name, message in messages.items() if name not in to_intent]
+    pane_calls += [message.CALL for name, message in tool_messages.items() if name in to_pane]
+    batch_calls = [message.CALL for name, message in tool_messages.items() if name not in to_pane]
     silent = [message.CALL for name, message in messages.items() if name in to_intent and name != "PlanAttempt"]
     events = [snake(event.__name__) for event in get_args(IntentEvent) if event is not Plan]
     of_its_own = set(re.findall(r'_commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
     on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
+    batch_source = inspect.getsource(tool_batch_actor)
+    of_a_batch = set(re.findall(r'(?:_commit|reached)\("(\w+)"', batch_source)) - set(batch_calls)
+    tool_sources = "".join(map(inspect.getsource, (tool_batch_actor, tool_state, invocation)))
+    beside_a_batch = set(re.findall(r'label="batch\.(\w+)"', tool_sources)) - of_a_batch - set(batch_calls)
     deciding = ("decided", *LINE, "applied")
     return [
         ("a pane serves a call", named("pane", pane_calls), BOUNDARIES),
@@ -103,6 +119,9 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
         ("a reconciler has answered", named("intent", ["reconcile"]), ("decided",)),
         ("a pane speaks to an intent", named("intent", silent), ("received", "answered")),
         ("an intent commits on its own", named("intent", on_the_line), LINE),
+        ("a tool batch serves a call", named("batch", batch_calls), BOUNDARIES),
+        ("a tool batch carries its calls and places their results", named("batch", of_a_batch), deciding),
+        ("a running tool saves something, or a hook failed", named("batch", beside_a_batch), LINE),
         ("the supervisor tells of an actor", named("supervisor", ["crashed", "quarantined", "revived"]), LINE),
     ]
 

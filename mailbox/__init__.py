@@ -36,7 +36,15 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.mailbox.ladder": ("Stage", "Stop"),
     "fencepost.mailbox.mutation": ("DeadLetter", "Event"),
     "fencepost.mailbox.ports": ("Clock", "IdSource"),
-    "fencepost.mailbox.records": ("DeliveryMode", "IntentState", "TransitionKind"),
+    "fencepost.mailbox.records": (
+        "BatchMode",
+        "CallStatus",
+        "Checkpoint",
+        "DeliveryMode",
+        "IntentState",
+        "Replay",
+        "TransitionKind",
+    ),
 }
 
 if TYPE_CHECKING:
@@ -67,8 +75,12 @@ if TYPE_CHECKING:
     from fencepost.mailbox.mutation import DeadLetter as DeadLetter, Event as Event
     from fencepost.mailbox.ports import Clock as Clock, IdSource as IdSource
     from fencepost.mailbox.records import (
+        BatchMode as BatchMode,
+        CallStatus as CallStatus,
+        Checkpoint as Checkpoint,
         DeliveryMode as DeliveryMode,
         IntentState as IntentState,
+        Replay as Replay,
         TransitionKind as TransitionKind,
     )
 else:

@@ -5,6 +5,8 @@
     intent:<intent_id>
     batch:<pane_id>/<operation_id>/<turn_id>
 
+A slash within one of a batch's ids is written %2F, and a percent sign %25, so that no two batches share an address.
+
 Ids come from bridges and harnesses and are untrusted: `check_id` is the one place that judges them (contract G-14).
 """
 
@@ -30,6 +32,10 @@ def check_id(field: str, value: object) -> str:
     raise InvalidIdentifier(field, value)
 
 
+def _escaped(part: str) -> str:
+    return part.replace("%", "%25").replace("/", "%2F")
+
+
 @frozen
 class Address:
     """One actor's name: its `kind` and the `key` that is unique in that kind.  Hashable, so it is a registry key."""
@@ -53,7 +59,13 @@ class Address:
     @classmethod
     def batch(cls, pane_id: str, operation_id: str, turn_id: str) -> Address:
         """The address of a tool batch's actor (contract T-17)."""
-        return cls("batch", f"{pane_id}/{operation_id}/{turn_id}")
+        return cls("batch", "/".join(_escaped(part) for part in (pane_id, operation_id, turn_id)))
+
+    @property
+    def batch_parts(self) -> tuple[str, str, str]:
+        """The pane, operation and turn ids of a batch's address."""
+        pane_id, operation_id, turn_id = (part.replace("%2F", "/").replace("%25", "%") for part in self.key.split("/"))
+        return pane_id, operation_id, turn_id
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -63,4 +75,6 @@ class Address:
             raise InvalidIdentifier("address", text, f"must be KIND:KEY with KIND one of {', '.join(_KINDS)}")
         if kind != "batch":
             check_id("address", key)
+        elif key.count("/") != 2 or not all(key.split("/")):
+            raise InvalidIdentifier("address", text, "must be batch:PANE/OPERATION/TURN")
         return cls(kind, key)

@@ -22,6 +22,7 @@ from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event, NewDeadLetter, NewEvent
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.storable import INTEGER_MAX, INTEGER_MIN, Unstorable, require_storable
+from fencepost.mailbox.strict_json import json_text, json_value
 
 __all__ = [
     "DEAD_LETTER_COLUMNS",
@@ -184,17 +185,29 @@ def encode_numbered_event(seq: int, event: NewEvent | Event) -> tuple[Row, Event
     if not (kind.isascii() and address.isascii() and INTEGER_MIN <= at <= INTEGER_MAX):
         for value in (at, kind, address):
             require_storable(value)
-    data = orjson.dumps(event.data, default=_mapping_as_dict)
-    stored = Event(seq=seq, at=at, kind=kind, address=address, data=orjson.loads(data))
-    return (seq, at, kind, address, data.decode()), stored
+    text = _data_text(event.data)
+    stored = Event(seq=seq, at=at, kind=kind, address=address, data=cast("dict[str, object]", json_value(text)))
+    return (seq, at, kind, address, text), stored
+
+
+def _data_text(data: Mapping[str, object]) -> str:
+    try:
+        return orjson.dumps(data, default=_mapping_as_dict).decode()
+    except TypeError as error:
+        if "64-bit" not in str(error):
+            raise
+    try:
+        return json_text(data, "event data")  # a tool's integers may be of any size
+    except ValueError as error:
+        raise Unstorable(str(error)) from error
 
 
 def decode_event(row: Sequence[object], where: str) -> Event:
     """Return the event in `row`, in the order of `EVENT_COLUMNS`; `CorruptRecord` if it cannot be one."""
     seq, at, kind, address, text = row
     try:
-        data = orjson.loads(cast("str", text))
-    except orjson.JSONDecodeError as error:
+        data: object = json_value(cast("str", text))
+    except (ValueError, RecursionError) as error:
         raise CorruptRecord(f"{where}: events({seq!r},)", f"data is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise CorruptRecord(f"{where}: events({seq!r},)", "data is not a JSON object")

@@ -3,8 +3,8 @@
 The mutation line commits each mutation whole or not at all.  Pure: building one touches no store.
 
     guards        rows that must stand as the decision saw them, though this mutation does not write them
+    deletes       keys to remove, before anything is put; removing what is absent is no error
     puts          records to insert (unversioned, or revision 1) or to update (versioned, guarded by revision - 1)
-    deletes       keys to remove; removing what is absent is no error
     events        what happened, told to followers once durable; their gap-free `seq` is given at commit
     dead_letters  what was refused, kept with a `seq` of their own
 

@@ -19,7 +19,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.supervisor.options": ("Options",),
     "fencepost.supervisor.runtime": ("open_supervisor",),
     "fencepost.supervisor.status": ("RuntimeStatus",),
-    "fencepost.supervisor.supervisor": ("IntentHandle", "Pane", "Supervisor"),
+    "fencepost.supervisor.supervisor": ("IntentHandle", "Pane", "Supervisor", "ToolBatch"),
 }
 
 if TYPE_CHECKING:
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from fencepost.supervisor.options import Options as Options
     from fencepost.supervisor.runtime import open_supervisor as open_supervisor
     from fencepost.supervisor.status import RuntimeStatus as RuntimeStatus
-    from fencepost.supervisor.supervisor import IntentHandle as IntentHandle, Pane as Pane, Supervisor as Supervisor
+    from fencepost.supervisor.supervisor import (
+        IntentHandle as IntentHandle,
+        Pane as Pane,
+        Supervisor as Supervisor,
+        ToolBatch as ToolBatch,
+    )
 else:
     from fencepost.actors import __all__ as _actors
     from fencepost.mailbox import __all__ as _mailbox

@@ -22,10 +22,11 @@ A violation's number is the invariant of protocol-intent.md section 10 that is b
     12  at most one incarnation of a pane is live, and it is the latest
     13  an intent is materialized once
 
-and 0 is the store itself, for what section 10 does not number: a row that cannot be read, a key that is there twice, a
-reference to a row that is not there or belongs to another pane, an epoch used twice, startup attempts that do not count
-from 1, a live process that the launch rule (section 8) forbids, a batch that is bound and was never admitted, an owed
-projection of what was never delivered, a gap between events, events that tell another story than the rows.
+101 to 114 are the invariants 1 to 14 of the tool-durability note (`tool_invariants`), and 0 is the store itself, for
+what neither numbers: a row that cannot be read, a key that is there twice, a reference to a row that is not there or
+belongs to another pane, an epoch used twice, startup attempts that do not count from 1, a live process that the launch
+rule (section 8) forbids, a batch that is bound and was never admitted, an owed projection of what was never delivered,
+a gap between events, events that tell another story than the rows.
 
 What only events can tell is judged from those that are kept; the oldest are trimmed away, and no law here takes a
 trimmed event for one that never was.
@@ -50,6 +51,7 @@ from fencepost.mailbox.codec import codec_of
 from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.records import RECORD_TYPES, Record
 from fencepost.mailbox.stores.store import StoreReader, open_reader
+from fencepost.supervisor.tool_invariants import TABLES, tool_laws
 
 __all__ = ["Violation", "check", "check_blocking"]
 
@@ -276,6 +278,11 @@ def _violations(reader: StoreReader) -> Iterator[Violation]:
     yield from _admission_violations(reader, stored)
     yield from _projection_violations(reader, stored)
     yield from _event_violations(reader, stored)
+    for table in TABLES:
+        for row in reader.raw(table):
+            yield from _row_violations(table, row)
+    for broken in tool_laws(reader, stored.incarnations):
+        yield _violation(*broken)
 
 
 def _read(

@@ -7,6 +7,7 @@ that state asks for, exactly as it would after a crash of its own (protocol-inte
     a startup attempt nobody has vouched for            its pane, which gives it up (with a Launcher)
     an incarnation the runtime wanted replaced          its pane, which goes on replacing it (with a Launcher)
     a delivery whose transcript projection is owed      its intent, which makes it
+    a tool batch whose results are not all placed       the batch, which goes on with it
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
+    BatchRecord,
     DeliveryMode,
     IncarnationRecord,
     IntentRecord,
@@ -34,10 +36,13 @@ async def recover(registry: Registry, line: MutationLine) -> None:
     if registry.launcher is not None:
         panes.update(await _launches_under_way(line))
     (owed,) = await line.load(Query(ProjectionRecord))
+    (batches,) = await line.load(Query(BatchRecord, {"checkpoint": None}))
     for pane_id in sorted(panes):
         registry.wake(f"pane:{pane_id}")
     for projection in owed:
         registry.wake(f"intent:{projection.intent_id}")
+    for batch in batches:
+        registry.wake(batch.address)
 
 
 async def _launches_under_way(line: MutationLine) -> set[str]:

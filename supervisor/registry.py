@@ -19,7 +19,7 @@ task tree and needs no locks: a step without an await is atomic.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import trio
@@ -29,6 +29,8 @@ from fencepost.actors.calls import Call, Join
 from fencepost.actors.intent_actor import IntentActor
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.pane_actor import PaneActor
+from fencepost.actors.tool_batch_actor import ToolBatchActor
+from fencepost.actors.tool_messages import Hooks, Tool
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope, ReplySlot
 from fencepost.mailbox.errors import (
@@ -40,7 +42,7 @@ from fencepost.mailbox.errors import (
     StoreFault,
 )
 from fencepost.mailbox.line import MutationLine
-from fencepost.mailbox.mutation import Mutation, NewEvent
+from fencepost.mailbox.mutation import Event, Mutation, NewEvent
 from fencepost.mailbox.ports import ActorKilled, Clock, CrashPoints, IdSource, Kill, RuntimeKilled
 from fencepost.mailbox.records import IntentRecord
 from fencepost.supervisor.hosts import Host
@@ -68,6 +70,9 @@ class Registry:
         reconciler: Reconciler | None,
         launcher: Launcher | None,
         transcript: Transcript | None,
+        tools: Mapping[str, Tool],
+        hooks: Hooks,
+        tell_live: Callable[[Event], None],
         crash_points: CrashPoints | None,
         on_fault: Callable[[], None],
     ) -> None:
@@ -80,6 +85,11 @@ class Registry:
         self.reconciler = reconciler
         self.launcher = launcher
         self.transcript = transcript
+        self.tools = tools
+        self.hooks = hooks
+        self.tell_live = tell_live
+        self.result_bytes_max = options.result_bytes_max
+        self.tool_grace_seconds = options.tool_grace_seconds
         self.callback = host.callback
         self.call_from_host = host.call
         self._options = options
@@ -159,6 +169,8 @@ class Registry:
         kind = Address.parse(address).kind
         if kind == PaneActor.KIND:
             return PaneActor(address, activation, self)
+        if kind == ToolBatchActor.KIND:
+            return ToolBatchActor(address, activation, self)
         if kind == IntentActor.KIND:
             return IntentActor(address, activation, self, seen)
         raise MailboxClosed(f"no actor answers at {address}")
@@ -182,7 +194,8 @@ class Registry:
             with actor.scope:
                 predecessor = self._unwinding.get(actor.address)
                 if predecessor is not None:
-                    await predecessor.unwound.wait()
+                    with trio.move_on_after(predecessor.unwinding_seconds):
+                        await predecessor.unwound.wait()
                     self._unwinding.pop(actor.address, None)
                 await actor.run()
         except Exception as raised:  # noqa: BLE001 - an actor's death is the supervisor's business, never trio's

@@ -13,7 +13,7 @@ answer everybody who waits, let the line finish what is queued, give the store b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from types import TracebackType
 from typing import TypeVar, TypeVarTuple, Unpack
@@ -22,6 +22,7 @@ import trio
 
 from fencepost.actors.calls import Call
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
+from fencepost.actors.tool_messages import Hooks, Tool, tools_by_name
 from fencepost.mailbox.errors import FencepostError, MailboxClosed, StoreFault
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.mutation import Event
@@ -50,6 +51,8 @@ def open_supervisor(
     reconciler: Reconciler | None = None,
     launcher: Launcher | None = None,
     transcript: Transcript | None = None,
+    tools: Sequence[Tool] = (),
+    hooks: Hooks | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
     chaos: Chaos | None = None,
@@ -59,13 +62,16 @@ def open_supervisor(
 
     The same under trio and asyncio.  On entering, what an earlier life left undone is taken up (contract I-16).
     Entering raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or another `StoreFault`; an unknown kind of
-    `store_url` raises at once.  Leaving closes the runtime within `options.close_seconds`.
+    `store_url` raises at once, and so do two tools of one name (ValueError).  Leaving closes the
+    runtime within `options.close_seconds`.
     """
     runtime = Runtime(
         store_url,
         reconciler=reconciler,
         launcher=launcher,
         transcript=transcript,
+        tools=tools_by_name(tools),
+        hooks=hooks or Hooks(),
         clock=clock or SystemClock(),
         ids=ids or UuidSource(),
         chaos=chaos,
@@ -103,6 +109,8 @@ class Runtime:
         reconciler: Reconciler | None,
         launcher: Launcher | None,
         transcript: Transcript | None,
+        tools: Mapping[str, Tool],
+        hooks: Hooks,
         clock: Clock,
         ids: IdSource,
         chaos: Chaos | None,
@@ -113,6 +121,8 @@ class Runtime:
         self._reconciler = reconciler
         self._launcher = launcher
         self._transcript = transcript
+        self._tools = tools
+        self._hooks = hooks
         self._clock = clock
         self._ids = ids
         self._chaos = chaos
@@ -181,6 +191,9 @@ class Runtime:
             reconciler=self._reconciler,
             launcher=self._launcher,
             transcript=self._transcript,
+            tools=self._tools,
+            hooks=self._hooks,
+            tell_live=self._hub.tell_live,
             crash_points=self._chaos,
             on_fault=self._hub.faulted,
         )
@@ -242,7 +255,7 @@ class Runtime:
             panes=counts.panes,
             awake=len(self._registry.awake),
             unresolved_intents=counts.unresolved_intents,
-            open_batches=0,
+            open_batches=counts.open_batches,
             uncertain_deliveries=counts.uncertain_deliveries,
             dead_letters=counts.dead_letters,
             quarantined=tuple(self._registry.quarantined),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from fencepost.mailbox.query import NOT_NULL, Query
-from fencepost.mailbox.records import UNRESOLVED_STATES, IntentRecord
+from fencepost.mailbox.records import UNRESOLVED_STATES, BatchRecord, IntentRecord
 from fencepost.mailbox.stores.store import StoreReader
 
 __all__ = ["RuntimeStatus", "StoreCounts", "count_store"]
@@ -36,6 +36,7 @@ class StoreCounts:
 
     panes: int
     unresolved_intents: int
+    open_batches: int
     uncertain_deliveries: int
     dead_letters: int
 
@@ -47,6 +48,7 @@ def count_store(reader: StoreReader) -> StoreCounts:
         return StoreCounts(
             panes=reader.pane_count(),
             unresolved_intents=reader.count(Query(IntentRecord, {"state": unresolved})),
+            open_batches=reader.count(Query(BatchRecord, {"checkpoint": None})),
             uncertain_deliveries=reader.count(Query(IntentRecord, {"exhausted_at": NOT_NULL})),
             dead_letters=reader.dead_letter_count(),
         )

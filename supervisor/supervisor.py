@@ -1,4 +1,4 @@
-"""The handles a bridge holds: `Supervisor`, `Pane`, `IntentHandle`.
+"""The handles a bridge holds: `Supervisor`, `Pane`, `IntentHandle`, `ToolBatch`.
 
 A handle is an address with methods; it costs nothing, can be made at any time, and stays good over any number of
 crashes of the actor behind it.  Every method may raise `MailboxClosed` (the runtime is closing), `StoreFault` (the
@@ -8,7 +8,7 @@ store failed, for good), `ActorCrashed` (ask again; the store knows how far it g
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterable
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from fencepost.actors import calls
@@ -22,20 +22,26 @@ from fencepost.actors.messages import (
     DetectedIntent,
     IntentView,
     Launch,
+    ModelTurn,
     SyncStatus,
     ToolBoundary,
     Unchanged,
 )
+from fencepost.actors.tool_calls import CancelBatch, FinalizeBatch, SnapshotBatch, StartBatch, WaitForBatch
+from fencepost.actors.tool_messages import BatchOutcome, CallView, LaneSnapshot, PlannedCall, ResultEntry
+from fencepost.actors.tool_state import request_of
 from fencepost.mailbox.address import Address, check_id
+from fencepost.mailbox.errors import ActorCrashed
 from fencepost.mailbox.mutation import DeadLetter, Event
+from fencepost.mailbox.records import BatchMode
 from fencepost.mailbox.text import storable_text
 from fencepost.supervisor.status import RuntimeStatus
-from fencepost.supervisor.views import intent_views
+from fencepost.supervisor.views import batch_records, call_views, intent_views, result_entries
 
 if TYPE_CHECKING:
     from fencepost.supervisor.runtime import Runtime
 
-__all__ = ["IntentHandle", "Pane", "Supervisor"]
+__all__ = ["IntentHandle", "Pane", "Supervisor", "ToolBatch"]
 
 T = TypeVar("T")
 
@@ -160,9 +166,119 @@ class Pane:
         """All intents of this pane, oldest first, as stored behind every earlier call."""
         return await self._runtime.call(intent_views, self._runtime.line, {"pane_id": self.pane_id})
 
+    # -- tools --
+
+    async def start_batch(
+        self,
+        operation_id: str,
+        turn: ModelTurn,
+        assistant_entry_id: str,
+        calls: Iterable[PlannedCall],
+        mode: BatchMode = BatchMode.PARALLEL,
+    ) -> ToolBatch:
+        """Start the tool calls of one assistant entry; they are durable on return, and carried to their end.
+
+        The same ids and calls again answer the same batch.  Raises `InvalidTransition` for other calls under the same
+        ids, beside another open batch of the pane and without a live incarnation; `OperationEnded` if that batch was
+        finalized from outside; ValueError for no calls and for arguments JSON does not have.
+        """
+        check_id("operation_id", operation_id)
+        check_id("assistant_entry_id", assistant_entry_id)
+        if not isinstance(turn, ModelTurn):
+            raise TypeError(f"turn must be a ModelTurn, not {turn!r}")
+        request = request_of(operation_id, turn, assistant_entry_id, calls, mode)
+        await self._ask(StartBatch(request))
+        return self.batch(operation_id, turn.id)
+
+    def batch(self, operation_id: str, turn_id: str) -> ToolBatch:
+        """The handle of a batch; it may be awaited, and the batch need not exist yet."""
+        return ToolBatch(self._runtime, self.pane_id, operation_id, turn_id)
+
+    async def batches(self) -> list[ToolBatch]:
+        """All batches of this pane, oldest first."""
+        found = await self._runtime.call(batch_records, self._runtime.line, self.pane_id)
+        return [self.batch(batch.operation_id, batch.turn_id) for batch in found]
+
+    async def snapshot(self) -> LaneSnapshot:
+        """What runs in this pane right now, with its latest progress, and what has settled and waits for its place.
+
+        Live progress while the runtime runs, the latest durable checkpoint after a reopen.
+        """
+        found = await self._runtime.call(batch_records, self._runtime.line, self.pane_id, True)
+        while found:
+            try:
+                return cast("LaneSnapshot", await self._runtime.ask(found[0].address, SnapshotBatch()))
+            except ActorCrashed:
+                continue  # it only asks, and the next activation knows
+        return LaneSnapshot([])
+
+    async def entries(self, after: str | None = None) -> list[ResultEntry]:
+        """The results placed in this pane, in order; `after` an entry id, only those behind it.
+
+        Raises `InvalidIdentifier` for an `after` that is no entry of this pane.
+        """
+        return await self._runtime.call(result_entries, self._runtime.line, self.pane_id, after)
+
     async def sync_status(self) -> SyncStatus:
         """How the pane stands; always a query over its intents (section 1.3)."""
         return cast("SyncStatus", await self._ask(calls.SyncStatusQuery()))
+
+
+class ToolBatch:
+    """One tool batch, wherever it stands.  Awaiting the handle answers the handle."""
+
+    def __init__(self, runtime: Runtime, pane_id: str, operation_id: str, turn_id: str) -> None:
+        self.pane_id = pane_id
+        self.operation_id = check_id("operation_id", operation_id)
+        self.turn_id = check_id("turn_id", turn_id)
+        self.address = str(Address.batch(pane_id, operation_id, turn_id))
+        self._runtime = runtime
+
+    def __repr__(self) -> str:
+        return f"<ToolBatch {self.address!r}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolBatch):
+            return NotImplemented
+        return self.address == other.address
+
+    def __hash__(self) -> int:
+        return hash(self.address)
+
+    def __await__(self) -> Generator[None, None, ToolBatch]:
+        yield from ()
+        return self
+
+    async def wait(self) -> BatchOutcome:
+        """Wait until every result is placed; over any number of deaths of the batch's actor.
+
+        Raises `OperationEnded` if the batch was finalized from outside, `InvalidTransition` if there is no such batch.
+        """
+        while True:
+            try:
+                return cast("BatchOutcome", await self._runtime.ask(self.address, WaitForBatch()))
+            except ActorCrashed:
+                continue  # it only asks, and the next activation knows
+
+    async def cancel(self) -> Answer:
+        """Cancel what has no outcome yet.  The request is durable on return; `wait` tells when it has been done.
+
+        Running tools are cancelled, and abandoned after `Options.tool_grace_seconds`; a restored batch goes on being
+        cancelled and replays nothing.  `Unchanged` where nothing is left to cancel.
+        """
+        return cast("Answer", await self._runtime.ask(self.address, CancelBatch()))
+
+    async def finalize_externally(self) -> Answer:
+        """End the batch and remove all it owns but the entries already placed; durable on return.
+
+        Running tools are cancelled, and whatever they still write is refused.  No batch completion is recorded.
+        `Unchanged` on a finished batch.
+        """
+        return cast("Answer", await self._runtime.ask(self.address, FinalizeBatch()))
+
+    async def calls(self) -> list[CallView]:
+        """The calls in source order, as stored behind every earlier write."""
+        return await self._runtime.call(call_views, self._runtime.line, self.address)
 
 
 class IntentHandle:

@@ -15,11 +15,15 @@ from source_imports import Import, imports, imports_of, modules
 
 PURE = {
     "fencepost.actors.boundary",
+    "fencepost.actors.calls",
     "fencepost.actors.decision",
     "fencepost.actors.incarnation_state",
     "fencepost.actors.intent_state",
     "fencepost.actors.messages",
     "fencepost.actors.pane_state",
+    "fencepost.actors.tool_calls",
+    "fencepost.actors.tool_messages",
+    "fencepost.actors.tool_results",
     "fencepost.actors.tool_state",
     "fencepost.mailbox.address",
     "fencepost.mailbox.claim",
@@ -30,6 +34,7 @@ PURE = {
     "fencepost.mailbox.storable",
     "fencepost.mailbox.text",
     "fencepost.mailbox.records",
+    "fencepost.mailbox.strict_json",
     "fencepost.supervisor.fence",
     "fencepost.supervisor.incarnation_state",
     "fencepost.supervisor.restart_policy",
@@ -45,8 +50,8 @@ MUST_EXIST = {
 # themselves (tests/test_exports.py).
 HARMLESS = {
     "__future__", "abc", "attr", "attrs", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "enum",
-    "functools", "hashlib", "heapq", "itertools", "json", "keyword", "math", "operator", "orjson", "re", "string",
-    "struct", "textwrap", "types", "typing", "typing_extensions", "unicodedata",
+    "functools", "hashlib", "heapq", "inspect", "itertools", "json", "keyword", "math", "operator", "orjson", "re",
+    "string", "struct", "textwrap", "types", "typing", "typing_extensions", "unicodedata",
 }  # fmt: skip
 PACKAGE_INITS = {"fencepost", "fencepost.mailbox", "fencepost.actors", "fencepost.supervisor"}
 BUILTINS_THAT_REACH_OUT = {"__import__", "breakpoint", "compile", "eval", "exec", "input", "open", "print"}

@@ -20,6 +20,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 from intent_scenarios import SCENARIOS
+from tool_scenarios import SCENARIOS as TOOL_SCENARIOS, Scenario as ToolScenario, World
 
 from fencepost.actors import intent_state
 from fencepost.mailbox import errors
@@ -118,6 +119,17 @@ async def test_every_point_of_every_scenario_is_listed(scenario: Scenario, table
     assert set(chaos.trace) <= points_listed(tables)
 
 
+@pytest.mark.parametrize("scenario", TOOL_SCENARIOS, ids=lambda scenario: scenario.__name__)
+async def test_every_point_and_event_of_every_tool_scenario_is_listed(
+    scenario: ToolScenario, tables: ModuleType
+) -> None:
+    url, chaos = f"memory://readme-tools-{scenario.__name__}", Chaos()
+    await scenario(url, chaos, World())
+    assert set(chaos.trace) <= points_listed(tables)
+    async with open_supervisor(url) as supervisor:
+        assert {event.kind async for event in supervisor.events(follow=False)} <= kinds_shown()
+
+
 async def test_the_supervisors_own_points_are_listed(tables: ModuleType) -> None:
     chaos = Chaos()
     async with open_supervisor("memory://", chaos=chaos, options=Options(crashes_max=1)) as supervisor:
@@ -198,7 +210,7 @@ def test_the_options_are_those_of_the_code() -> None:
 
 
 def kinds_shown() -> set[str]:
-    return {names_in(row[0])[0] for row in rows_under("## Events", docs("operations"))}
+    return {name for row in rows_under("## Events", docs("operations")) for name in names_in(row[0])}
 
 
 def words_of(*folders: str) -> Iterator[str]:

@@ -13,11 +13,19 @@ from attrs import frozen
 from fencepost.mailbox.records import (
     ACTIVE_STATES,
     AdmissionRecord,
+    ArgumentsRecord,
+    BatchRecord,
+    CallRecord,
+    CheckpointRecord,
+    EntryRecord,
     IncarnationRecord,
     IntentRecord,
+    MemoRecord,
+    OutcomeRecord,
     ProjectionRecord,
     Record,
     TriggerRecord,
+    UsageRecord,
 )
 
 __all__ = ["FOREIGN_KEYS", "UNIQUES", "ForeignKey", "Unique", "forbidden_succession"]
@@ -39,11 +47,16 @@ class Unique:
 
 @frozen(eq=False)
 class ForeignKey:
-    """Where `field` of a `child` is set, a `parent` with that key and the same pane exists."""
+    """Where `field` of a `child` is set, a `parent` with that key exists, and the two agree in all of `matching`."""
 
     child: type[Record]
     field: str
     parent: type[Record]
+    matching: tuple[str, ...] = ("pane_id",)
+
+    def holds(self, child: Record, parent: Record) -> bool:
+        """Return whether the two agree as they must."""
+        return all(getattr(child, name) == getattr(parent, name) for name in self.matching)
 
 
 def _always(_: Record) -> bool:
@@ -56,6 +69,10 @@ def _active(record: Record) -> bool:
 
 def _live(record: Record) -> bool:
     return isinstance(record, IncarnationRecord) and record.live
+
+
+def _open(record: Record) -> bool:
+    return isinstance(record, BatchRecord) and record.open
 
 
 def _has(name: str) -> Callable[[Record], bool]:
@@ -71,6 +88,10 @@ UNIQUES: Final = (
         IncarnationRecord, ("startup_delivery_id",), _has("startup_delivery_id"), "a startup delivery id is used once"
     ),
     Unique(IncarnationRecord, ("delivered_intent_id",), _has("delivered_intent_id"), "one incarnation marks an intent"),
+    Unique(BatchRecord, ("pane_id", "seq"), _always, "a batch's seq is used once in its pane"),
+    Unique(BatchRecord, ("pane_id",), _open, "one batch of a pane is open at a time"),
+    Unique(CallRecord, ("batch", "source_index"), _always, "a source position is used once in its batch"),
+    Unique(EntryRecord, ("pane_id", "seq"), _always, "an entry's seq is used once in its pane"),
 )
 
 FOREIGN_KEYS: Final = (
@@ -81,6 +102,15 @@ FOREIGN_KEYS: Final = (
     ForeignKey(AdmissionRecord, "incarnation_id", IncarnationRecord),
     ForeignKey(AdmissionRecord, "intent_id", IntentRecord),
     ForeignKey(ProjectionRecord, "intent_id", IntentRecord),
+    ForeignKey(BatchRecord, "incarnation_id", IncarnationRecord),
+    ForeignKey(CallRecord, "batch", BatchRecord),
+    ForeignKey(CallRecord, "intent_id", IntentRecord),
+    ForeignKey(ArgumentsRecord, "invocation_id", CallRecord, matching=()),
+    ForeignKey(MemoRecord, "invocation_id", CallRecord, matching=("status",)),
+    ForeignKey(CheckpointRecord, "invocation_id", CallRecord, matching=("status",)),
+    ForeignKey(OutcomeRecord, "invocation_id", CallRecord, matching=("status",)),
+    ForeignKey(EntryRecord, "entry_id", CallRecord, matching=()),
+    ForeignKey(UsageRecord, "entry_id", EntryRecord, matching=()),
 )
 
 

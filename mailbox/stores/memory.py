@@ -41,7 +41,7 @@ from fencepost.mailbox.mutation import (
 from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, IntentRecord, Record, Versioned
 from fencepost.mailbox.storable import require_storable
-from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, Unique, forbidden_succession
+from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, ForeignKey, Unique, forbidden_succession
 from fencepost.mailbox.stores.store import (
     Answer,
     Job,
@@ -82,6 +82,10 @@ class _Table:
         self.uniques: list[tuple[Unique, dict[Key, Key]]] = [
             (unique, {}) for unique in UNIQUES if unique.record_type is record_type
         ]
+        self.references: dict[ForeignKey, dict[object, dict[Key, Record]]] = {
+            foreign: {} for foreign in FOREIGN_KEYS if foreign.child is record_type
+        }
+        """For each reference of this table, who names which row by it."""
 
     def place(self, key: Key, record: Record | None) -> Record | None:
         """Put `record` where `key` is, or nothing, keep the indexes, and return what was there."""
@@ -92,6 +96,11 @@ class _Table:
             for unique, index in self.uniques:
                 if (value := unique.value_of(old)) is not None:
                     del index[value]
+            for foreign, naming in self.references.items():
+                if (name := getattr(old, foreign.field)) is not None:
+                    del naming[name][key]
+                    if not naming[name]:
+                        del naming[name]
         if record is not None:
             self.rows[key] = record
             if self.paned:
@@ -99,6 +108,9 @@ class _Table:
             for unique, index in self.uniques:
                 if (value := unique.value_of(record)) is not None:
                     index[value] = key
+            for foreign, naming in self.references.items():
+                if (name := getattr(record, foreign.field)) is not None:
+                    naming.setdefault(name, {})[key] = record
         return old
 
     def clash(self, key: Key, record: Record) -> str | None:
@@ -289,10 +301,10 @@ class MemoryStore:
             letters = [encode_dead_letter(letter) for letter in mutation.dead_letters]
         for guard in mutation.guards:
             self._check(rows, guard)
-        for record in mutation.puts:
-            self._put(rows, record)
         for delete in mutation.deletes:
             self._delete(rows, delete)
+        for record in mutation.puts:
+            self._put(rows, record)
         rows.events.extend(events)
         rows.last_event_seq += len(events)
         for row in letters:
@@ -317,6 +329,8 @@ class MemoryStore:
                 require_storable(value)
         old = table.rows.get(key)
         why = _misplaced(old, record) or table.clash(key, record) or _missing_parent(rows, record)
+        if why is None and old is not None:
+            why = _left_behind(rows, record)
         if why is not None:
             raise _Refusal(record.TABLE, key, why)
         self._journal.append((type(record), key, table.place(key, record)))
@@ -326,11 +340,8 @@ class MemoryStore:
         old = table.rows.get(delete.key)
         if old is None:
             return
-        for foreign in FOREIGN_KEYS:
-            if foreign.parent is delete.record_type:
-                children = rows.tables[foreign.child].of_pane.get(old.pane_id, {})  # type: ignore[attr-defined]
-                if any(getattr(child, foreign.field) == delete.key[0] for child in children.values()):
-                    raise _Refusal(old.TABLE, delete.key, f"{foreign.child.TABLE}.{foreign.field} still names it")
+        for foreign, _ in _children(rows, old):
+            raise _Refusal(old.TABLE, delete.key, f"{foreign.child.TABLE}.{foreign.field} still names it")
         self._journal.append((delete.record_type, delete.key, table.place(delete.key, None)))
 
 
@@ -355,11 +366,28 @@ def _misplaced(old: Record | None, record: Record) -> str | None:
 
 
 def _missing_parent(rows: _Rows, record: Record) -> str | None:
-    for foreign in FOREIGN_KEYS:
-        if foreign.child is type(record) and (name := getattr(record, foreign.field)) is not None:
+    for foreign in rows.tables[type(record)].references:
+        if (name := getattr(record, foreign.field)) is not None:
             parent = rows.tables[foreign.parent].rows.get((name,))
-            if parent is None or parent.pane_id != record.pane_id:  # type: ignore[attr-defined]
-                return f"{foreign.field} names {name!r}, which is no {foreign.parent.TABLE} row of its pane"
+            if parent is None or not foreign.holds(record, parent):
+                fitting = f"with this {' and '.join(foreign.matching)}" if foreign.matching else "there is"
+                return f"{foreign.field} names {name!r}, which is no {foreign.parent.TABLE} row {fitting}"
+    return None
+
+
+def _children(rows: _Rows, parent: Record) -> Iterator[tuple[ForeignKey, Record]]:
+    """Yield every record that names `parent`, with the reference by which it does."""
+    for foreign in FOREIGN_KEYS:
+        if foreign.parent is type(parent):
+            for child in rows.tables[foreign.child].references[foreign].get(parent.key[0], {}).values():
+                yield foreign, child
+
+
+def _left_behind(rows: _Rows, record: Record) -> str | None:
+    """Return which record names this row as it was and could not name it as it is now."""
+    for foreign, child in _children(rows, record):
+        if not foreign.holds(child, record):
+            return f"{foreign.child.TABLE}.{foreign.field} still names it as it was"
     return None
 
 

@@ -104,7 +104,8 @@ class TableSql:
     def _update_forms(self) -> tuple[_Form, ...]:
         """Return the forms of an update, the one that assigns least first."""
         fixed, settled = self._type.FIXED, self._type.SETTLED
-        references = tuple(key.field for key in FOREIGN_KEYS if key.child is self._type and key.field not in fixed)
+        unassigned = {*fixed, *self._type.KEY}
+        references = tuple(key.field for key in FOREIGN_KEYS if key.child is self._type and key.field not in unassigned)
         return tuple(self._update_form((*fixed, *kept)) for kept in ((*references, *settled), references, ()))
 
     def _update_form(self, kept: tuple[str, ...]) -> _Form:

@@ -462,11 +462,11 @@ class _Writer:
         """Check the guards and write the rows.  Raises `_Refusal` for what is the mutation's own fault."""
         for guard in mutation.guards:
             self._check(guard)
-        for record in mutation.puts:
-            self._put(record)
-            self._written += 1
         for delete in mutation.deletes:
             self._delete(delete)
+            self._written += 1
+        for record in mutation.puts:
+            self._put(record)
             self._written += 1
 
     def _put(self, record: Record) -> None:

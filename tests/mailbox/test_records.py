@@ -30,6 +30,9 @@ from fencepost.mailbox.records import (
     RESOLVED_STATES,
     UNRESOLVED_STATES,
     AdmissionDecision,
+    ArgumentsRecord,
+    BatchRecord,
+    CallRecord,
     DeliveryMode,
     IncarnationRecord,
     IntentRecord,
@@ -181,7 +184,9 @@ def test_a_record_types_key_and_fixed_fields_are_its_own(record_type: type[Recor
     assert {*record_type.KEY, *record_type.FIXED} <= set(known)
     assert not set(record_type.KEY) & set(record_type.FIXED)
     assert ("revision" in known) is record_type.VERSIONED
-    assert record_type.VERSIONED is (record_type in {IntentRecord, IncarnationRecord})
+    assert record_type.VERSIONED is (
+        record_type in {ArgumentsRecord, BatchRecord, CallRecord, IncarnationRecord, IntentRecord}
+    )
 
 
 def test_tables_are_told_apart():

@@ -197,11 +197,12 @@ async def test_a_mutation_is_refused_for(url, case, company):
 @pytest.mark.parametrize(
     "bad",
     [
-        {"x": 2**64},
         {"x": object()},
         {"x": "\ud800"},
         {1: "x"},
         {"x": {"y": b"bytes"}},
+        {"x": 2**64, "y": object()},
+        pytest.param({"x": 10**5000}, id="an integer too long to print"),
     ],
     ids=repr,
 )
@@ -211,6 +212,14 @@ async def test_event_data_that_is_not_json_is_refused(url, bad):
             await line.commit(putting(intent(), events=[event(), evolve(event(), data=bad)]))
         assert await line.load(Query(IntentRecord)) == [[]]
         assert await line.load_events() == []
+
+
+async def test_event_data_holds_integers_of_any_size(url):
+    data = {"x": 2**64, "y": [-(10**40)]}
+    async with open_line(url) as line:
+        (told,) = await line.commit(putting(intent(), events=[evolve(event(), data=data)]))
+        (kept,) = await line.load_events()
+        assert told.data == kept.data == data
 
 
 async def test_unstorable_dead_letters_are_refused(url):

@@ -13,6 +13,7 @@ wrote.  A rule that is wrong there is wrong here, and shows.
              assumed of a host and an adapter
     search   breadth first over all states; the least faulty and then shortest way to each; the way to a good end
     story    a counterexample, told in numbered sentences with the rows' codes after each
+    tool_world  the tool core by itself: a batch of three, every interleaving
     faults   deliberate mistakes, patched into the shipped modules at run time, to see that they are caught
 
 **The world.**  One pane; two base transitions, so up to two intents; a harness whose turns have batches of two calls,

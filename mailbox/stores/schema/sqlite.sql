@@ -203,6 +203,166 @@ CREATE TABLE transcript (
     at        INTEGER NOT NULL
 ) STRICT;
 
+-- Tool batches.  A memo, a checkpoint and a staged outcome refer to their call together with its status, which is fixed
+-- in each of the three: none of them can outlive that status, whoever writes.
+
+CREATE TABLE batches (
+    address             TEXT    NOT NULL PRIMARY KEY,
+    pane_id             TEXT    NOT NULL,
+    revision            INTEGER NOT NULL,
+    seq                 INTEGER NOT NULL,
+    operation_id        TEXT    NOT NULL,
+    turn_id             TEXT    NOT NULL,
+    turn_ordinal        INTEGER NOT NULL,
+    assistant_entry_id  TEXT    NOT NULL,
+    incarnation_id      TEXT    NOT NULL,
+    mode                TEXT    NOT NULL,
+    fingerprint         TEXT    NOT NULL,
+    calls_count         INTEGER NOT NULL,
+    first_entry_seq     INTEGER NOT NULL,
+    started_at          INTEGER NOT NULL,
+    cancel_requested_at INTEGER,
+    cancel_reason       TEXT,
+    checkpoint          TEXT,
+    closed_at           INTEGER,
+
+    CONSTRAINT batch_counts_from_1 CHECK (revision >= 1 AND seq >= 1 AND calls_count >= 1 AND first_entry_seq >= 1),
+    CONSTRAINT batch_mode_is_known CHECK (mode IN ('parallel', 'sequential')),
+    CONSTRAINT batch_checkpoint_is_known CHECK (
+        checkpoint = 'may_finish' OR checkpoint = 'need_assistant' OR checkpoint = 'aborted' OR checkpoint = 'ended'
+    ),
+    CONSTRAINT batch_closed_has_its_checkpoint CHECK ((checkpoint IS NULL) = (closed_at IS NULL)),
+    CONSTRAINT batch_cancellation_has_its_reason CHECK ((cancel_requested_at IS NULL) = (cancel_reason IS NULL)),
+    CONSTRAINT batch_aborted_is_cancelled CHECK (checkpoint IS NOT 'aborted' OR cancel_requested_at IS NOT NULL),
+    CONSTRAINT batch_cancelled_is_aborted CHECK (
+        cancel_requested_at IS NULL OR (checkpoint IS NOT 'may_finish' AND checkpoint IS NOT 'need_assistant')
+    ),
+    CONSTRAINT batch_has_pane UNIQUE (address, pane_id),
+    CONSTRAINT batch_incarnation_is_of_its_pane
+        FOREIGN KEY (incarnation_id, pane_id) REFERENCES incarnations (incarnation_id, pane_id)
+) STRICT;
+
+CREATE UNIQUE INDEX batches_pane_seq ON batches (pane_id, seq);
+CREATE UNIQUE INDEX batches_one_open_a_pane ON batches (pane_id) WHERE checkpoint IS NULL;
+
+CREATE TABLE calls (
+    invocation_id TEXT    NOT NULL PRIMARY KEY,
+    pane_id       TEXT    NOT NULL,
+    revision      INTEGER NOT NULL,
+    batch         TEXT    NOT NULL,
+    source_index  INTEGER NOT NULL,
+    tool_call_id  TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    refusal       TEXT,
+    status        TEXT    NOT NULL,
+    replay        TEXT,
+    intent_id     TEXT,
+    terminate     INTEGER NOT NULL,
+    placed_at     INTEGER,
+
+    CONSTRAINT call_counts CHECK (revision >= 1 AND source_index >= 0),
+    CONSTRAINT call_status_is_known CHECK (
+        status = 'planned' OR status = 'effect_pending' OR status = 'outcome_ready' OR status = 'completed'
+    ),
+    CONSTRAINT call_replay_is_known CHECK (replay IN ('never', 'safe')),
+    CONSTRAINT call_terminate_is_boolean CHECK (terminate IN (0, 1)),
+    CONSTRAINT call_planned_has_no_effect CHECK (status <> 'planned' OR replay IS NULL),
+    CONSTRAINT call_effect_has_its_replay CHECK (status <> 'effect_pending' OR replay IS NOT NULL),
+    CONSTRAINT call_terminates_by_its_outcome CHECK (
+        NOT terminate OR status = 'outcome_ready' OR status = 'completed'
+    ),
+    CONSTRAINT call_payload_never_ran CHECK (
+        intent_id IS NULL OR (replay IS NULL AND (status = 'outcome_ready' OR status = 'completed'))
+    ),
+    CONSTRAINT call_completed_is_placed CHECK ((status = 'completed') = (placed_at IS NOT NULL)),
+    CONSTRAINT call_has_status UNIQUE (invocation_id, status),
+    CONSTRAINT call_batch_is_of_its_pane FOREIGN KEY (batch, pane_id) REFERENCES batches (address, pane_id),
+    CONSTRAINT call_intent_is_of_its_pane FOREIGN KEY (intent_id, pane_id) REFERENCES intents (intent_id, pane_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX calls_of_batch ON calls (batch, source_index);
+
+CREATE TABLE call_arguments (
+    invocation_id TEXT    NOT NULL PRIMARY KEY,
+    revision      INTEGER NOT NULL,
+    arguments     TEXT    NOT NULL,
+
+    CONSTRAINT arguments_have_their_call FOREIGN KEY (invocation_id) REFERENCES calls (invocation_id)
+) STRICT;
+
+CREATE TABLE memos (
+    invocation_id TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    status        TEXT    NOT NULL,
+    value         TEXT    NOT NULL,
+    at            INTEGER NOT NULL,
+
+    PRIMARY KEY (invocation_id, name),
+    CONSTRAINT memo_is_of_an_effect CHECK (status = 'effect_pending'),
+    CONSTRAINT memo_call_is_pending FOREIGN KEY (invocation_id, status) REFERENCES calls (invocation_id, status)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE checkpoints (
+    invocation_id TEXT    NOT NULL PRIMARY KEY,
+    status        TEXT    NOT NULL,
+    content       TEXT    NOT NULL,
+    details       TEXT,
+    usage         TEXT,
+    at            INTEGER NOT NULL,
+
+    CONSTRAINT checkpoint_is_of_an_effect CHECK (status = 'effect_pending'),
+    CONSTRAINT checkpoint_call_is_pending FOREIGN KEY (invocation_id, status) REFERENCES calls (invocation_id, status)
+) STRICT;
+
+CREATE TABLE outcomes (
+    invocation_id    TEXT    NOT NULL PRIMARY KEY,
+    status           TEXT    NOT NULL,
+    content          TEXT    NOT NULL,
+    details          TEXT,
+    is_error         INTEGER NOT NULL,
+    usage            TEXT,
+    added_tool_names TEXT    NOT NULL,
+    at               INTEGER NOT NULL,
+
+    CONSTRAINT outcome_is_staged CHECK (status = 'outcome_ready'),
+    CONSTRAINT outcome_is_error_is_boolean CHECK (is_error IN (0, 1)),
+    CONSTRAINT outcome_call_is_ready FOREIGN KEY (invocation_id, status) REFERENCES calls (invocation_id, status)
+) STRICT;
+
+CREATE TABLE entries (
+    entry_id         TEXT    NOT NULL PRIMARY KEY,
+    pane_id          TEXT    NOT NULL,
+    seq              INTEGER NOT NULL,
+    parent_entry_id  TEXT    NOT NULL,
+    operation_id     TEXT    NOT NULL,
+    turn_id          TEXT    NOT NULL,
+    source_index     INTEGER NOT NULL,
+    tool_call_id     TEXT    NOT NULL,
+    tool_name        TEXT    NOT NULL,
+    content          TEXT    NOT NULL,
+    details          TEXT,
+    is_error         INTEGER NOT NULL,
+    usage            TEXT,
+    added_tool_names TEXT    NOT NULL,
+    terminate        INTEGER NOT NULL,
+    at               INTEGER NOT NULL,
+
+    CONSTRAINT entry_counts CHECK (seq >= 1 AND source_index >= 0),
+    CONSTRAINT entry_flags_are_boolean CHECK (is_error IN (0, 1) AND terminate IN (0, 1)),
+    CONSTRAINT entry_has_its_call FOREIGN KEY (entry_id) REFERENCES calls (invocation_id)
+) STRICT;
+
+CREATE UNIQUE INDEX entries_pane_seq ON entries (pane_id, seq);
+
+CREATE TABLE usage (
+    entry_id TEXT    NOT NULL PRIMARY KEY,
+    pane_id  TEXT    NOT NULL,
+    usage    TEXT    NOT NULL,
+    at       INTEGER NOT NULL,
+
+    CONSTRAINT usage_has_its_entry FOREIGN KEY (entry_id) REFERENCES entries (entry_id)
+) STRICT;
+
 CREATE TABLE events (
     seq     INTEGER NOT NULL PRIMARY KEY,
     at      INTEGER NOT NULL,

@@ -1,0 +1,263 @@
+"""The vocabulary of tool batches: what a tool's author writes, what a bridge asks for and looks at.  Pure.
+
+Names and fields are the contract's (Tools).  Content is a text or a sequence of blocks; what is handed out again is
+always a list of blocks:
+
+    {"type": "text", "text": …}        {"type": "image", "mime_type": …, "data": base64}
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+
+from attrs import Attribute, field, frozen
+from attrs.validators import instance_of
+
+from fencepost.mailbox.address import check_id
+from fencepost.mailbox.records import BatchMode, CallStatus, Checkpoint, Replay
+
+__all__ = [
+    "BatchOutcome",
+    "Block",
+    "CallView",
+    "Content",
+    "Hooks",
+    "InvocationView",
+    "LaneSnapshot",
+    "PlannedCall",
+    "Replace",
+    "ResultEntry",
+    "Running",
+    "Settled",
+    "Tool",
+    "ToolResult",
+    "tools_by_name",
+]
+
+T = TypeVar("T")
+
+Content: TypeAlias = "str | Sequence[Mapping[str, object]]"
+
+
+def _id(_instance: object, attribute: Attribute[Any], value: object) -> None:
+    check_id(attribute.name, value)
+
+
+def _is_coroutine_function(function: object) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _execute(_instance: object, _attribute: Attribute[Any], value: object) -> None:
+    if not _is_coroutine_function(value):
+        raise TypeError(f"execute must be an async function, not {value!r}")
+
+
+def _optional_callable(_instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{attribute.name} must be a function or None, not {value!r}")
+
+
+# -- what a tool's author writes ---------------------------------------------------------------------------------
+
+
+@frozen
+class ToolResult:
+    """What a tool call came to, or, in an update, its whole progress so far.
+
+    Not judged here: a result that cannot be stored becomes an error result of its call, an update that cannot be
+    stored raises ValueError in the tool.
+    """
+
+    content: Content
+    details: object = None
+    is_error: bool = False
+    usage: object = None
+    added_tool_names: Sequence[str] = ()
+    terminate: bool = False
+
+
+class InvocationView(Protocol):
+    """What a running tool holds of its call; it expires when the call's outcome is settled."""
+
+    @property
+    def invocation_id(self) -> str:
+        """Names this call for ever, and stays the same when it is replayed."""
+        ...
+
+    @property
+    def operation_id(self) -> str:
+        """The operation the batch belongs to."""
+        ...
+
+    @property
+    def turn_id(self) -> str:
+        """The model turn whose calls the batch runs."""
+        ...
+
+    def update(self, partial: ToolResult, checkpoint: bool = False) -> None:
+        """Show the whole progress so far; with `checkpoint`, ask to have it saved as well."""
+        ...
+
+    def get_memo(self, name: str) -> Awaitable[object]:
+        """What `set_memo` saved under this name, or None."""
+        ...
+
+    def set_memo(self, name: str, value: object) -> Awaitable[None]:
+        """Save a value over replays of this call; durable on return.  None deletes it."""
+        ...
+
+    def step(self, name: str, effect: Callable[[], Awaitable[T] | T]) -> Awaitable[T]:
+        """Run `effect` unless an earlier execution has finished it; answer its recorded value."""
+        ...
+
+
+@frozen
+class Tool:
+    """A tool a model may call.
+
+    `execute(arguments, invocation)` is an async function.  `replay=Replay.SAFE` promises that a call which was
+    interrupted may be run again with the same arguments and invocation id.  One sequential tool makes its whole batch
+    sequential.  `validate(arguments)` answers the arguments to use, or raises: then the call's result is that error.
+    """
+
+    name: str = field(validator=_id)
+    execute: Callable[..., Awaitable[ToolResult]] = field(validator=_execute)
+    replay: Replay = field(default=Replay.NEVER, converter=Replay)
+    mode: BatchMode = field(default=BatchMode.PARALLEL, converter=BatchMode)
+    validate: Callable[..., object] | None = field(default=None, validator=_optional_callable)
+
+
+def tools_by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
+    """Return the tools under their names.  Raises ValueError where two have the same, TypeError for no `Tool`."""
+    found: dict[str, Tool] = {}
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise TypeError(f"tools must be Tool objects, not {tool!r}")
+        if tool.name in found:
+            raise ValueError(f"two tools are named {tool.name!r}")
+        found[tool.name] = tool
+    return found
+
+
+# -- hooks -------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Replace:
+    """Answer of `before_tool`: run the call with these arguments instead."""
+
+    arguments: object
+
+
+@frozen
+class Block:
+    """Answer of `before_tool`: do not run the call; this text is its error result."""
+
+    text: str
+    terminate: bool = False
+
+
+@frozen
+class Hooks:
+    """A bridge's say around every effect (contract T-6); both run on the bridge's loop, outside any transaction.
+
+    `before_tool(call, arguments, invocation_id)` answers None, `Replace` or `Block`; raising blocks with the error's
+    text.  `after_tool(call, result, invocation_id)` answers None or the `ToolResult` to use instead; raising keeps the
+    result.  `call` is a `CallView`.
+    """
+
+    before_tool: Callable[..., object] | None = field(default=None, validator=_optional_callable)
+    after_tool: Callable[..., object] | None = field(default=None, validator=_optional_callable)
+
+
+# -- what a bridge asks for --------------------------------------------------------------------------------------
+
+
+@frozen
+class PlannedCall:
+    """One call of an assistant entry.  `refusal`: a text staged instead of running (a truncated call, say)."""
+
+    tool_call_id: str = field(validator=_id)
+    name: str = field(validator=instance_of(str))
+    arguments: object = field(factory=dict)
+    refusal: str | None = field(default=None)
+
+
+# -- what a bridge looks at --------------------------------------------------------------------------------------
+
+
+@frozen
+class ResultEntry:
+    """One result in the transcript, as it was placed (contract T-8)."""
+
+    entry_id: str
+    parent_entry_id: str
+    operation_id: str
+    turn_id: str
+    source_index: int
+    tool_call_id: str
+    tool_name: str
+    content: list[dict[str, object]]
+    details: object
+    is_error: bool
+    usage: object
+    added_tool_names: tuple[str, ...]
+    terminate: bool
+    at: int
+
+
+@frozen
+class CallView:
+    """One call as it stands (contract T-10); `replay` is what was declared when its effect was admitted, if it was."""
+
+    source_index: int
+    invocation_id: str
+    tool_call_id: str
+    name: str
+    status: CallStatus
+    replay: Replay | None
+
+
+@frozen
+class BatchOutcome:
+    """How a batch ended: every result in source order, and what the operation does next."""
+
+    entries: list[ResultEntry]
+    checkpoint: Checkpoint
+
+
+@frozen
+class Running:
+    """A call whose effect was admitted and has no outcome yet; `result` is its latest progress, if there is any."""
+
+    status: ClassVar[str] = "running"
+
+    invocation_id: str
+    tool_call_id: str
+    name: str
+    result: ToolResult | None = None
+
+
+@frozen
+class Settled:
+    """A call whose complete result is durable and waits for those before it to be placed."""
+
+    status: ClassVar[str] = "settled"
+
+    invocation_id: str
+    tool_call_id: str
+    name: str
+    result: ToolResult
+    is_error: bool
+
+
+@frozen
+class LaneSnapshot:
+    """What runs in a pane right now; planned and placed calls are not in it (contract T-12)."""
+
+    running_tools: list[Running | Settled]
