@@ -573,6 +573,29 @@ async def test_a_tool_that_ignores_cancellation_is_abandoned_and_fenced(url):
     assert await check(url) == []
 
 
+async def test_a_tool_that_ignores_its_actors_death_holds_the_next_activation_up_for_the_grace_only(url):
+    async def tool(_arguments, _invocation):
+        running.set()
+        with trio.CancelScope(shield=True):
+            await ignoring.wait()
+        return ToolResult("too late")
+
+    running, ignoring = trio.Event(), trio.Event()
+    options = Options(tool_grace_seconds=0.05)
+    async with open_supervisor(url, tools=[Tool("tool", tool)], options=options) as supervisor:
+        batch = await started(supervisor.pane("pane"), call("A", "tool"))
+        await running.wait()
+        with trio.fail_after(2):
+            await supervisor.kill(batch.address)
+            outcome = await batch.wait()
+        assert "external outcome is unknown" in texts(outcome.entries)[0]
+        ignoring.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert await batch.wait() == outcome
+        assert (await supervisor.status()).fault is None
+    assert await check(url) == []
+
+
 async def test_external_finalization_leaves_nothing_and_no_late_task_recreates_it(url):
     world = World()
     world.hold("A", "B")
