@@ -204,7 +204,7 @@ class Join(Call):
     seen: IntentRecord
     part: Mutation
     rest: tuple[tuple[IntentRecord, IntentEvent], ...] = ()
-    activation: int | None = None
+    activation: tuple[int, int] | None = None
     now: int
 
 
@@ -222,7 +222,7 @@ class PlanAttempt(Call):
     CALL: ClassVar[str] = "plan"
     planned_op: str
     starting_op: str
-    activation: int
+    activation: tuple[int, int]
 
 
 @frozen
@@ -231,7 +231,8 @@ class OutcomeReported(Call):
 
     CALL: ClassVar[str] = "reconciled"
     intent_id: str
-    activation: int
+    activation: tuple[int, int]
+    """The intent's activation and the number of the attempt within it."""
     outcome: Outcome
 
 

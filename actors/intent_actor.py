@@ -41,6 +41,7 @@ from fencepost.mailbox.records import (
     TranscriptRecord,
     TriggerRecord,
 )
+from fencepost.mailbox.text import told
 
 __all__ = ["Attempt", "IntentActor"]
 
@@ -56,6 +57,7 @@ class Attempt:
 
     def __init__(self, actor: IntentActor, view: IntentView, *, starting_op: str | None, resumed: bool) -> None:
         self._actor = actor
+        self._token = actor.token
         self._system = actor.system
         self._over = False
         self._intent = view
@@ -98,7 +100,7 @@ class Attempt:
         """Ask the actor, unless it is no longer ours: its successor waits for us to be gone and could not answer."""
         if self._over or self._actor.ended:
             raise await self._actor.refused("plan", f"this attempt of {self._actor.address} is over")
-        message = PlanAttempt(planned_op, starting_op, self._actor.activation)
+        message = PlanAttempt(planned_op, starting_op, self._token)
         await self._system.ask(self._actor.address, message)
 
     def end(self) -> None:
@@ -117,13 +119,17 @@ class IntentActor(Actor):
         self._seen = seen
         self._record: IntentRecord | None = None
         self._attempting = False
+        self._attempt = 0
+        """Counts the attempts of this activation; what an earlier one still says is fenced."""
 
     # -- life --
 
     async def load(self) -> None:
         """Take the row the pane has just seen, or read it; resume what an earlier activation left undone."""
-        if self._seen is not None and self._seen.state is not IntentState.RECONCILING:
+        seen = self._seen
+        if seen is not None and seen.state is not IntentState.RECONCILING and seen.delivered_at is None:
             # Only a plan is written behind the pane's back, and only while reconciling: the pane's row is current.
+            # Before the first delivery no projection can be owed either.
             self._record, self._seen = self._seen, None
             return
         self._seen = None
@@ -168,10 +174,15 @@ class IntentActor(Actor):
             raise CorruptRecord(self.address, "has no row in the store")
         return self._record
 
-    def _fence(self, activation: int | None, call: str) -> Fenced | None:
-        if activation is None or activation == self.activation:
+    @property
+    def token(self) -> tuple[int, int]:
+        """This activation and its current attempt: who may speak for the reconciliation."""
+        return (self.activation, self._attempt)
+
+    def _fence(self, activation: tuple[int, int] | None, call: str) -> Fenced | None:
+        if activation is None or activation == self.token:
             return None
-        return Fenced(f"{call} of activation {activation} came to {self.address}, which is at {self.activation}")
+        return Fenced(f"{call} of activation {activation} came to {self.address}, which is at {self.token}")
 
     # -- events from the pane --
 
@@ -270,20 +281,21 @@ class IntentActor(Actor):
         if self.system.reconciler is None:
             return  # a runtime without one only looks after the store: the row stays reconciling and keeps blocking
         self._attempting = True
-        self.spawn(self._reconcile, record, resumed)
+        self._attempt += 1
+        self.spawn(self._reconcile, record, resumed, self.token)
 
-    async def _reconcile(self, record: IntentRecord, resumed: bool) -> None:
+    async def _reconcile(self, record: IntentRecord, resumed: bool, token: tuple[int, int]) -> None:
         """One attempt, from the reconciler's call to the pane's receipt of what came of it."""
         pane = f"pane:{record.pane_id}"
         try:
             outcome = await self._ask_reconciler(record, resumed=resumed)
-        except Exception as error:
+        except Exception:
             await self._tell(pane, AttemptFailed(self._intent_id))
-            self._attempting = False
-            raise error from None
+            raise  # ends this activation; the next one resumes
         self.reached("reconcile", "decided")
-        await self._tell(pane, OutcomeReported(self._intent_id, self.activation, outcome))
-        self._attempting = False
+        await self._tell(pane, OutcomeReported(self._intent_id, token, outcome))
+        if token == self.token:
+            self._attempting = False
 
     async def _ask_reconciler(self, record: IntentRecord, *, resumed: bool) -> Outcome:
         reconciler = self.system.reconciler
@@ -346,6 +358,6 @@ class IntentActor(Actor):
             kind="transcript.failed",
             address=self.address,
             at=self.system.clock.now_ns(),
-            data={"intent_id": self._intent_id, "error": repr(error)},
+            data={"intent_id": self._intent_id, "error": told(error)},
         )
         return Mutation(label="intent.projection_failed", events=(event,))

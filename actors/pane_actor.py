@@ -216,12 +216,15 @@ class PaneActor(Actor):
             self._relauncher.resume()
 
     async def _ensure_attempt(self, intent_id: str) -> None:
-        await self.system.ask(f"intent:{intent_id}", EnsureAttempt())
+        with suppress(ActorQuarantined):  # its revival starts it, and that resumes the attempt
+            await self.system.ask(f"intent:{intent_id}", EnsureAttempt())
 
     @property
     def owes(self) -> bool:
-        """Parked callers, a relaunch, and an unproved startup keep a pane awake."""
-        return bool(self._parked) or self.working or (self._relauncher is not None and unproved(self.state))
+        """Parked callers, a relaunch, an unproved startup, and a process that would not stop keep a pane awake."""
+        if self._parked or self.working:
+            return True
+        return self._relauncher is not None and (self._relauncher.stop_failed or unproved(self.state))
 
     def leftovers(self) -> list[Envelope]:
         """The parked callers of a dying activation."""
@@ -248,7 +251,11 @@ class PaneActor(Actor):
             self.state = await self._read()
             self._admissions.clear()
             self._recheck = True
+            self._resume_relaunching()  # the one effect that a commit we did not see may have left to us
             envelope.reply.fail(crash)
+        except ActorQuarantined as quarantined:
+            # The intent was never asked, and a chain is asked from its front: nothing was committed.
+            envelope.reply.fail(quarantined)
 
     def _mint(self, kind: str) -> str:
         return self.system.ids.new_id(kind)
@@ -295,7 +302,12 @@ class PaneActor(Actor):
     # -- committing --
 
     async def _commit(
-        self, transition: str, decision: Decision, activation: int | None = None, *, before: Mutation | None = None
+        self,
+        transition: str,
+        decision: Decision,
+        activation: tuple[int, int] | None = None,
+        *,
+        before: Mutation | None = None,
     ) -> None:
         """Make a decision durable, then apply it, then carry its effects out; `before` is another actor's part."""
         self.reached(transition, "decided")
@@ -323,7 +335,7 @@ class PaneActor(Actor):
         self.reached(transition, "applied")
         self._act(decision)
 
-    async def _join(self, part: Mutation, decision: Decision, activation: int | None) -> tuple[Record, ...]:
+    async def _join(self, part: Mutation, decision: Decision, activation: tuple[int, int] | None) -> tuple[Record, ...]:
         """Hand our part along the intents; the last one commits the whole."""
         (seen, event), *rest = decision.intent_events
         then = tuple(later for intent, later in rest if intent.intent_id == seen.intent_id)
@@ -701,11 +713,19 @@ class PaneActor(Actor):
         if self._relauncher is not None and not message.started_by_runtime:
             self._relauncher.launch_for_host(envelope, message.request)
         elif needs_payload_first(self.state, message.request.capabilities):
-            await self._commit("launch", begin_unattended(self.state, self.system.clock.now_ns()))
+            await self._begin_unattended("launch")
             assert self.state.head is not None
             self._park(envelope, self.state.head.intent_id, math.inf, None)
         else:
             await self._launch_now(envelope, message.request)
+
+    async def _begin_unattended(self, transition: str) -> None:
+        """Begin reconciling the head with no process alive; who waits for that must not wait for ever."""
+        head = self.state.head
+        if head is not None and self.system.reconciler is None:
+            why = "it must be reconciled first, and this runtime has no Reconciler"
+            raise LaunchBlocked(head.intent_id, head.state, why)
+        await self._commit(transition, begin_unattended(self.state, self.system.clock.now_ns()))
 
     async def _launch_now(self, envelope: Envelope, request: LaunchRequest) -> None:
         now = self.system.clock.now_ns()
@@ -734,7 +754,7 @@ class PaneActor(Actor):
     async def _prepare_payload(self, envelope: Envelope) -> None:
         head = self.state.head
         if head is not None and head.state is IntentState.DETECTED:
-            await self._commit("prepare_payload", begin_unattended(self.state, self.system.clock.now_ns()))
+            await self._begin_unattended("prepare_payload")
         head = self.state.head
         if head is not None and head.state is IntentState.RECONCILING:
             self._park(envelope, head.intent_id, math.inf, None)

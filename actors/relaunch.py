@@ -9,8 +9,10 @@ messages.  The order is fixed, each step committed before the next:
     bind        a fresh incarnation, with a fresh one-use startup delivery id where there is a payload
     start       the Launcher starts the process; an error counts as a failed launch
 
-The wish (`IncarnationRecord.relaunch`) is durable, so whoever comes after a death goes on from the top; a Launcher
-must not mind being told to stop a process that is long gone.
+The wish (`IncarnationRecord.relaunch`) is durable until its successor is bound, so whoever comes after a death before
+that goes on from the top; a Launcher must not mind being told to stop a process that is long gone.  After a death
+between bind and start, a bound successor is an unproved startup and is given up; a plain one is simply live, and only
+the host can tell that its process was never started.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from fencepost.actors.messages import Capabilities, IncarnationView, Launch, Lau
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import LaunchBlocked
 from fencepost.mailbox.records import IncarnationRecord
+from fencepost.mailbox.text import told
 
 if TYPE_CHECKING:
     from fencepost.actors.pane_actor import PaneActor
@@ -63,8 +66,9 @@ class Relauncher:
                 envelope.reply.answer(await self._launch(request, unattended=unattended))
         except _StartFailed as failed:
             envelope.reply.fail(failed.__cause__ or failed)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is the caller's to know
-            envelope.reply.fail(error)
+        except LaunchBlocked as blocked:
+            envelope.reply.fail(blocked)
+        # Anything else is the activation's death: the next one finds an unproved startup and gives it up.
         self.held.remove(envelope)
 
     # -- a successor the runtime wishes for --
@@ -99,7 +103,7 @@ class Relauncher:
         try:
             await self._launch(request, unattended=True)
         except _StartFailed:
-            return  # given up as a failed launch, which wished for the next attempt or exhausted the intent
+            return  # given up as a failed launch: a bound one wished for the next attempt or exhausted the intent
 
     # -- the steps --
 
@@ -119,7 +123,7 @@ class Relauncher:
         try:
             await pane.system.callback(self._launcher.start, launch)
         except Exception as error:
-            reason = f"start failed: {error!r}"
+            reason = f"start failed: {told(error)}"
             await pane.system.ask(pane.address, LaunchFailed(launch.incarnation_id, reason))
             raise _StartFailed(reason) from error
         return launch
@@ -141,6 +145,6 @@ class Relauncher:
         except Exception as error:
             self.stop_failed = True
             head = self._pane.state.head
-            why = f"the old process of incarnation {old.incarnation_id} could not be stopped: {error!r}"
+            why = f"the old process of incarnation {old.incarnation_id} could not be stopped: {told(error)}"
             intent_id, state = ("", "conflicted") if head is None else (head.intent_id, head.state)
             raise LaunchBlocked(intent_id, state, why) from error

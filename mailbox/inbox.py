@@ -44,6 +44,11 @@ class Inbox(Generic[T]):
         return len(self._items)
 
     @property
+    def idle(self) -> bool:
+        """Whether its consumer waits for an item and none is on its way."""
+        return self._getter is not None and not self._items
+
+    @property
     def closed(self) -> bool:
         """Whether it takes nothing more."""
         return self._closed

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-__all__ = ["storable_text"]
+__all__ = ["storable_text", "told"]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+TOLD_MAX = 2_000
+"""Characters of a foreign error that are kept."""
+
+
+def told(error: BaseException) -> str:
+    """What somebody else's exception says of itself, as text that can be stored, whatever its `repr` does."""
+    try:
+        return storable_text(repr(error))[:TOLD_MAX]
+    except Exception:  # noqa: BLE001 - a bridge's class may do anything here
+        return f"<{type(error).__name__} that cannot show itself>"
 
 
 def storable_text(text: str) -> str:

@@ -131,6 +131,8 @@ class Follower:
         try:
             self._page.extend(await self._line.load_events(self._cursor, PAGE))
         except StoreFault as fault:
+            if self._line.fault is None:
+                raise  # one record that cannot be read, not the runtime's end
             # The fault cannot be stored any more, so it is told without a seq; then it is raised.
             self._fault = fault
             told = {"fault": str(fault)}

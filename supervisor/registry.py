@@ -39,12 +39,14 @@ from fencepost.mailbox.errors import (
     CorruptRecord,
     FencepostError,
     MailboxClosed,
+    MutationRefused,
     StoreFault,
 )
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.mutation import Event, Mutation, NewEvent
 from fencepost.mailbox.ports import ActorKilled, Clock, CrashPoints, IdSource, Kill, RuntimeKilled
 from fencepost.mailbox.records import IntentRecord
+from fencepost.mailbox.text import told
 from fencepost.supervisor.hosts import Host
 from fencepost.supervisor.options import Options
 from fencepost.supervisor.restart_policy import CrashHistory
@@ -219,7 +221,7 @@ class Registry:
 
     async def _bury(self, actor: Actor, error: BaseException) -> None:
         """Tell everybody who waited, tell the followers, and start the next life."""
-        lost = error if isinstance(error, StoreFault) else ActorCrashed(actor.address, actor.activation, repr(error))
+        lost = error if isinstance(error, StoreFault) else ActorCrashed(actor.address, actor.activation, told(error))
         self._leave(actor, lost)
         if isinstance(error, RuntimeKilled) or self.line.fault is not None:
             self.fault()
@@ -247,7 +249,7 @@ class Registry:
                 kind="actor.crashed",
                 address=actor.address,
                 at=self.clock.now_ns(),
-                data={"activation": actor.activation, "cause": repr(error)},
+                data={"activation": actor.activation, "cause": told(error)},
             )
         ]
         if quarantined:
@@ -258,7 +260,7 @@ class Registry:
         """Commit events of the supervisor's own; if even that fails the line's fault says so to everybody."""
         try:
             await self.line.commit(Mutation(label=label, events=tuple(events)))
-        except (StoreFault, MailboxClosed, ActorKilled):
+        except (StoreFault, MailboxClosed, MutationRefused, ActorKilled):
             return
 
     def _obituary(self, actor: Actor) -> BaseException:
@@ -280,11 +282,19 @@ class Registry:
             await trio.sleep(pause)
             before = self.clock.monotonic() - self._options.idle_seconds
             for actor in list(self._awake.values()):
-                if actor.busy_at <= before and actor.current is None and not actor.owes and len(actor.inbox) == 0:
+                if actor.busy_at <= before and actor.inbox.idle and not actor.owes:
                     del self._awake[actor.address]
                     actor.scope.cancel()
+            self._forget_old_crashes()
             if not self._awake:
                 self._anybody = trio.Event()
+
+    def _forget_old_crashes(self) -> None:
+        """Keep no history of an address whose last crash no longer counts."""
+        since = self.clock.monotonic() - self._options.crash_window_seconds
+        for address, history in list(self._histories.items()):
+            if not history.quarantined and history.crashes[-1] < since:
+                del self._histories[address]
 
     # -- chaos, revival, the end --
 

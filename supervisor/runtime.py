@@ -166,13 +166,13 @@ class Runtime:
                 nursery.start_soon(self._registry.put_sleepers_to_bed)
                 try:
                     await recover(self._registry, self.line)
-                except FencepostError as error:
-                    failure = error  # raised outside the nursery, which would wrap it in a group
-                else:
                     started(Supervisor(self))
                     await self._stop.wait()
-                self._registry.close()
-                nursery.cancel_scope.cancel()
+                except FencepostError as error:
+                    failure = error  # raised outside the nursery, which would wrap it in a group
+                finally:
+                    self._registry.close()
+                    nursery.cancel_scope.cancel()
         finally:
             self._hub.close()
             with trio.CancelScope(shield=True), trio.move_on_after(self.options.close_seconds):
@@ -199,17 +199,19 @@ class Runtime:
         )
 
     async def aclose(self) -> None:
-        """Close, bounded; the second time does nothing."""
-        if self._closed or self._service is None:
-            self._closed = True
+        """Close, bounded; who comes second waits for the same end."""
+        first, self._closed = not self._closed, True
+        if self._service is None or self._service.ended:
+            if first and self._service is not None:
+                await self._host.release()
             return
-        self._closed = True
         try:
             # A fifth of the bound is kept for what does not end when asked: it is cancelled, then abandoned.
             margin = min(STOP_MARGIN, self.options.close_seconds / 5)
             await self._host.stop_service(self._service, self._ask_to_stop, self.options.close_seconds - margin, margin)
         finally:
-            await self._host.release()
+            if first:
+                await self._host.release()
 
     async def _ask_to_stop(self) -> None:
         if self._stop is not None:
@@ -238,12 +240,11 @@ class Runtime:
     # -- what the supervisor's handle asks for; trio side --
 
     async def pane_of_session(self, session_id: str) -> str | None:
-        """The pane whose latest launch carries this session id."""
-        query = Query(
-            IncarnationRecord, {"session_id": session_id}, order_by=("launched_at", "epoch"), descending=True, limit=1
-        )
-        (rows,) = await self.line.load(query)
-        return rows[0].pane_id if rows else None
+        """The pane that runs this harness session, or ran it last."""
+        (rows,) = await self.line.load(Query(IncarnationRecord, {"session_id": session_id}))
+        if not rows:
+            return None
+        return max(rows, key=lambda row: (row.live, row.launched_at, row.epoch)).pane_id
 
     async def status(self) -> RuntimeStatus:
         """Counts from the store, read beside the line, and the runtime's own."""

@@ -309,7 +309,7 @@ class Supervisor:
         return IntentHandle(self._runtime, intent_id)
 
     async def pane_for_session(self, session_id: str) -> Pane | None:
-        """The pane whose latest launch carries this harness session id, or None."""
+        """The pane that runs this harness session, or ran it last; None if none ever did."""
         check_id("session_id", session_id)
         pane_id = await self._runtime.call(self._runtime.pane_of_session, session_id)
         return None if pane_id is None else Pane(self._runtime, pane_id)

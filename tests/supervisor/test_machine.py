@@ -935,7 +935,7 @@ TestMachineOnDisk.settings = settings(EXAMPLES, max_examples=8)
 @pytest.mark.parametrize("machine", [Machine, OnDisk])
 def test_many_lives(machine, sweep_seconds, seed):
     end = time.monotonic() + sweep_seconds
-    examples = settings(EXAMPLES, max_examples=50, stateful_step_count=100, database=None)
+    examples = settings(EXAMPLES, max_examples=20, stateful_step_count=100, database=None)
     for number in itertools.count(seed):
         run_state_machine_as_test(hypothesis.seed(number)(machine), settings=examples)
         if time.monotonic() >= end:

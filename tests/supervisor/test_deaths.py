@@ -1,0 +1,142 @@
+"""Deaths that must not spread, and wishes that must not die with whoever had them."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.lowlevel
+from bridges import Harness, Processes, Workspace, moved, payload_of
+
+from fencepost.supervisor import (
+    ActorCrashed,
+    ActorQuarantined,
+    BlockPayload,
+    Capabilities,
+    Chaos,
+    LaunchBlocked,
+    Options,
+    Reason,
+    SyncStatus,
+    open_supervisor,
+)
+
+
+class UnshowableError(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+async def quarantined(supervisor) -> None:
+    async for event in supervisor.events():
+        if event.kind == "actor.quarantined":
+            return
+
+
+async def test_a_quarantined_intent_leaves_its_pane_alive(url):
+    workspace = Workspace(*[RuntimeError("on fire")] * 3)
+    async with open_supervisor(url, reconciler=workspace, options=Options(crashes_max=2)) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1")
+        await quarantined(supervisor)
+        with pytest.raises(ActorQuarantined):
+            await harness.completed(1, "b1")
+        await supervisor.kill("pane:pane")
+        assert await pane.sync_status() is SyncStatus.PENDING
+        assert (await harness.call(1, "b1", wait=0)).reason is Reason.RECONCILING
+        assert (await supervisor.status()).quarantined == (f"intent:{intent.intent_id}",)
+        await supervisor.revive(f"intent:{intent.intent_id}")
+        assert await harness.call(1, "b1") == BlockPayload(intent.intent_id, payload_of("B"))
+
+
+async def test_an_exception_that_cannot_show_itself_is_a_crash_like_any_other(url):
+    async with open_supervisor(url, reconciler=Workspace(UnshowableError())) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        assert (await harness.call(1, "b1")).reason is Reason.RECONCILING
+        assert isinstance(await harness.call(1, "b1"), BlockPayload)
+
+
+async def test_an_actor_on_its_way_to_a_message_is_not_put_to_bed(url):
+    async with open_supervisor(url, options=Options(idle_seconds=0)) as supervisor:
+        pane = supervisor.pane("pane")
+
+        async def ask_again_and_again() -> None:
+            for _ in range(150):
+                assert await pane.sync_status() is SyncStatus.IN_SYNC
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask_again_and_again)
+
+
+async def test_the_wish_of_a_rearm_outlives_the_intents_death(url):
+    chaos, processes = Chaos(), Processes()
+    options = Options(startup_attempts_max=1)
+    async with open_supervisor(
+        url, reconciler=Workspace(), launcher=processes, chaos=chaos, options=options
+    ) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1")
+        processes.start_failures = [OSError("no such program")]
+        await harness.call(2, "b2")
+        async for event in supervisor.events():
+            if event.kind == "intent.exhausted":
+                break
+        chaos.kill_at("intent.rearm/applied")
+        with pytest.raises(ActorCrashed):
+            await pane.rearm(intent.intent_id)
+        assert (await processes.launched(3)).startup.payload == payload_of("B")
+
+
+async def test_a_process_that_would_not_stop_is_remembered_as_long_as_the_runtime_lives(url):
+    processes = Processes()
+    options = Options(idle_seconds=0)
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes, options=options) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        await pane.detect(moved("A", "B"))
+        await harness.call(1, "b1")
+        processes.stop_failures = [PermissionError("not ours")] * 9
+        await harness.call(2, "b2")
+        while await pane.sync_status() is not SyncStatus.CONFLICTED:
+            await trio.testing.wait_all_tasks_blocked(0.001)
+        left = len(processes.stop_failures)
+        await trio.sleep(0.05)
+        assert await pane.sync_status() is SyncStatus.CONFLICTED
+        assert len(processes.stop_failures) == left, "a query stops nothing"
+
+
+async def test_nobody_waits_for_a_reconciliation_that_a_runtime_cannot_do(url):
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        await supervisor.pane("pane").detect(moved("A", "B"))
+    async with open_supervisor(url) as supervisor:
+        pane = supervisor.pane("pane")
+        with pytest.raises(LaunchBlocked, match="Reconciler"):
+            await pane.launch("codex", capabilities=Capabilities(soft_batches=False))
+        (view,) = await pane.intents()
+        assert view.state == "detected"
+
+
+async def test_who_closes_second_waits_for_the_same_end(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    async with open_supervisor(url) as supervisor, trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.aclose)
+        await supervisor.aclose()
+        async with open_supervisor(url):
+            pass
+
+
+async def test_the_session_belongs_to_the_pane_that_runs_it(url):
+    async with open_supervisor(url) as supervisor:
+        first = await supervisor.pane("one").launch("claude-code", session_id="s")
+        await supervisor.pane("two").launch("claude-code", session_id="s")
+        await supervisor.pane("two").launch("claude-code", session_id="other")
+        assert (await supervisor.pane_for_session("s")).pane_id == "one"
+        await supervisor.pane("one").retire(first.incarnation_id, "done")
+        assert (await supervisor.pane_for_session("s")).pane_id in {"one", "two"}
