@@ -104,6 +104,7 @@ from fencepost.mailbox.records import (
     Record,
 )
 from fencepost.mailbox.strict_json import json_copy, json_text, json_value
+from fencepost.mailbox.text import told
 
 __all__ = ["ToolBatchActor"]
 
@@ -586,7 +587,7 @@ class ToolBatchActor(Actor):
                 "tool_call_id": call.tool_call_id,
                 "source_index": call.source_index,
                 "recovery": False,
-                "error": repr(error),
+                "error": told(error),
             },
         )
         await self.system.line.commit(Mutation(label="batch.hook_failed", events=(event,)))
