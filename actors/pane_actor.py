@@ -11,7 +11,7 @@ commits what they say, applies it, and answers.
 * A call that must wait for a reconciliation is *parked*: its reply slot is kept, the actor goes on.  When the
   reconciliation ends, when its budget is spent, or when its incarnation is retired, it is decided again.
 * With a Launcher, replacing a process takes as long as stopping one does; that runs in a child task, which speaks to
-  this actor by messages (`_relaunch`).
+  this actor by messages (`relaunch`).
 """
 
 from __future__ import annotations
