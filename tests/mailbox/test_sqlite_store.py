@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from children import told_until_killed
 from mailbox_samples import (
     NOON,
     PREPARED,
@@ -571,15 +572,10 @@ def test_whatever_was_acknowledged_survives_a_killed_process(sqlite_path, sqlite
         child = CHILD.format(tests=str(Path(__file__).parent.parent), url=sqlite_url)
         child = child.replace("first + worker", f"{life * 1_000_000 + 1} + worker")
         with subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True) as process:
-            for line, _ in zip(process.stdout, range(60 + 37 * life), strict=False):
-                seq, number = map(int, line.split())
-                acknowledged[seq] = number
-            process.kill()
-            rest, _ = process.communicate()
-        for line in rest.splitlines():
-            if len(line.split()) == 2 and line.split()[1].isdigit():
-                seq, number = map(int, line.split())
-                acknowledged.setdefault(seq, number)
+            told = told_until_killed(process, 60 + 37 * life)
+        for line in told:
+            seq, number = map(int, line.split())
+            acknowledged[seq] = number
         if life == 1:
             assert sqlite_path.with_name("store.db-wal").exists()
         with open_reader(sqlite_url) as reader:  # beside a leftover log, before anybody recovered it

@@ -19,6 +19,7 @@ import intent_scenarios
 import kill_bridge
 import pytest
 from bridges import Workspace
+from children import SIGKILLED, told_until_killed
 from intent_scenarios import finish
 
 from fencepost.mailbox.query import Query
@@ -35,7 +36,6 @@ from fencepost.supervisor import (
     open_supervisor,
 )
 
-SIGKILLED = -9
 STUCK = 120
 
 
@@ -57,13 +57,7 @@ def bridge(mode: str, url: str, *args: str):
 def killed_after(url: str, mode: str, lines: int, moment: float = 0) -> list[dict]:
     """Let a bridge live until it has told so many facts, kill it, and answer all that it told until it was dead."""
     with bridge(mode, url) as process:
-        told = list(itertools.islice(process.stdout, lines))
-        time.sleep(moment)
-        process.kill()
-        rest, complaints = process.communicate()
-        assert (process.returncode, len(told)) == (SIGKILLED, lines), complaints
-    # The last line may have been cut short, then nobody was told.
-    return [json.loads(line) for line in [*told, *rest.splitlines(keepends=True)] if line.endswith("\n")]
+        return [json.loads(line) for line in told_until_killed(process, lines, moment)]
 
 
 def assert_not_owned(url: str) -> None:
