@@ -1,30 +1,32 @@
-"""The durable records, one frozen class a table; an object that exists is valid.
+"""The durable records of panes, intents and tool batches, and the list of all there are.
 
-Field names are column names and field types are column types: `str` TEXT, `int` INTEGER, `bool` INTEGER 0 or 1,
-`bytes` BLOB, an enum its TEXT value.  Timestamps are int nanoseconds UTC.
-
-Two kinds of record:
-
-* *versioned* ones (`VERSIONED`) are updated in place and carry `revision`, 1 when inserted and one more with every
-  write.  Writing revision N+1 is itself the guard that the stored row still has revision N.
-* the others are inserted once and never updated; inserting a key that exists is refused.
-
-What must never be stored (protocol-intent.md section 10) is refused here on construction and again by the store's
-own CHECKs, unique indexes and foreign keys.
+`record` says what a record is, `delivery_records` has those of deliveries.  The laws of an intent's rows are those of
+protocol-intent.md section 10.
 """
 
 from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final
 
 from attrs import field, frozen
 
+from fencepost.mailbox.delivery_records import (
+    AcceptanceRecord,
+    ConversationRecord,
+    DeliveryRecord,
+    FenceRecord,
+    RunRecord,
+    SettlementRecord,
+    TombstoneRecord,
+)
 from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.record import Record, Versioned, given
 
 __all__ = [
     "RECORD_TYPES",
+    "AcceptanceRecord",
     "AdmissionDecision",
     "AdmissionRecord",
     "ArgumentsRecord",
@@ -34,8 +36,11 @@ __all__ = [
     "CallStatus",
     "Checkpoint",
     "CheckpointRecord",
+    "ConversationRecord",
     "DeliveryMode",
+    "DeliveryRecord",
     "EntryRecord",
+    "FenceRecord",
     "IncarnationRecord",
     "IntentRecord",
     "IntentState",
@@ -44,6 +49,9 @@ __all__ = [
     "ProjectionRecord",
     "Record",
     "Replay",
+    "RunRecord",
+    "SettlementRecord",
+    "TombstoneRecord",
     "TranscriptRecord",
     "TransitionKind",
     "TriggerRecord",
@@ -133,68 +141,6 @@ ACTIVE_STATES: Final = frozenset(
 """At most one intent of a pane is in one of these (section 10, invariant 4)."""
 
 
-class Record:
-    """Base of every durable record.
-
-    `TABLE` is its table and `KEY` the names of its key's fields.  Of the other fields no update may change those in
-    `FIXED`, nor those in `SETTLED` once they are set; and once the `SEAL` is set, no update is allowed at all.
-    """
-
-    __slots__ = ()
-
-    TABLE: ClassVar[str]
-    KEY: ClassVar[tuple[str, ...]]
-    FIXED: ClassVar[tuple[str, ...]] = ()
-    SETTLED: ClassVar[tuple[str, ...]] = ()
-    SEAL: ClassVar[str | None] = None
-    VERSIONED: ClassVar[bool] = False
-
-    def __attrs_post_init__(self) -> None:
-        """Refuse to exist as what must never be stored."""
-        law = self.broken_law()
-        if law is not None:
-            raise CorruptRecord(f"{self.TABLE}{self.key!r}", law)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """The values of the key's fields, in order."""
-        return tuple(getattr(self, name) for name in self.KEY)
-
-    def broken_law(self) -> str | None:
-        """Return the law of section 10 that this row breaks, as far as one row can tell, or None."""
-        return None
-
-
-class Versioned(Record):
-    """Base of the records that are updated in place.
-
-    Every transition makes one from the one before it, and most fields stay as they are.  So these have a `__dict__`,
-    which is copied in one step, where slots would be copied one by one.
-    """
-
-    VERSIONED: ClassVar[bool] = True
-
-    revision: int
-
-    def next(self, **changes: object) -> Self:
-        """Return the row after one more write: `changes` applied, revision one higher, laws checked."""
-        after = object.__new__(type(self))
-        fields = after.__dict__
-        fields.update(self.__dict__)
-        fields["revision"] = self.revision + 1
-        known = len(fields)
-        fields.update(changes)
-        if len(fields) != known:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(changes.keys() - self.__dict__.keys())}")
-        after.__attrs_post_init__()
-        return after
-
-
-def _given(*values: object) -> int:
-    """Return how many of `values` are not None."""
-    return len(values) - values.count(None)
-
-
 @frozen(kw_only=True, slots=False)
 class IntentRecord(Versioned):
     """One ordered reconciliation of one pane; it owns the whole protocol (protocol-intent.md section 1.1)."""
@@ -272,7 +218,7 @@ class IntentRecord(Versioned):
         soft, restart = mode is DeliveryMode.SOFT_BATCH, mode is DeliveryMode.RESTART_STARTUP
         if self.revision < 1 or self.seq < 1:
             return "revision and seq count from 1"
-        prepared = _given(
+        prepared = given(
             self.result_op,
             self.workspace_commit,
             self.payload,
@@ -300,7 +246,7 @@ class IntentRecord(Versioned):
             return "delivered after it was acknowledged"
         if self.consumed_at is not None and self.delivered_at is None:
             return "consumed, never delivered"
-        if _given(self.turn_id, self.turn_ordinal, self.batch_id, self.bound_at) not in {0, 4}:
+        if given(self.turn_id, self.turn_ordinal, self.batch_id, self.bound_at) not in {0, 4}:
             return "the soft tuple is all or nothing"
         if soft != (self.batch_id is not None):
             return "soft_batch without its tuple"
@@ -403,7 +349,7 @@ class IncarnationRecord(Versioned):
 
     def broken_law(self) -> str | None:
         """See `Record.broken_law`."""
-        startup = _given(
+        startup = given(
             self.startup_intent_id,
             self.startup_delivery_id,
             self.startup_payload_sha256,
@@ -732,5 +678,12 @@ RECORD_TYPES: Final[tuple[type[Record], ...]] = (
     OutcomeRecord,
     EntryRecord,
     UsageRecord,
+    DeliveryRecord,
+    FenceRecord,
+    TombstoneRecord,
+    ConversationRecord,
+    AcceptanceRecord,
+    RunRecord,
+    SettlementRecord,
 )
 """Every record class, in an order in which foreign keys point backwards or at nullable columns."""

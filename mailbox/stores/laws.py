@@ -12,11 +12,13 @@ from attrs import frozen
 
 from fencepost.mailbox.records import (
     ACTIVE_STATES,
+    AcceptanceRecord,
     AdmissionRecord,
     ArgumentsRecord,
     BatchRecord,
     CallRecord,
     CheckpointRecord,
+    DeliveryRecord,
     EntryRecord,
     IncarnationRecord,
     IntentRecord,
@@ -24,6 +26,8 @@ from fencepost.mailbox.records import (
     OutcomeRecord,
     ProjectionRecord,
     Record,
+    RunRecord,
+    TombstoneRecord,
     TriggerRecord,
     UsageRecord,
 )
@@ -75,6 +79,10 @@ def _open(record: Record) -> bool:
     return isinstance(record, BatchRecord) and record.open
 
 
+def _unresolved(record: Record) -> bool:
+    return isinstance(record, DeliveryRecord) and record.resolved_at is None
+
+
 def _has(name: str) -> Callable[[Record], bool]:
     return lambda record: getattr(record, name) is not None
 
@@ -92,6 +100,8 @@ UNIQUES: Final = (
     Unique(BatchRecord, ("pane_id",), _open, "one batch of a pane is open at a time"),
     Unique(CallRecord, ("batch", "source_index"), _always, "a source position is used once in its batch"),
     Unique(EntryRecord, ("pane_id", "seq"), _always, "an entry's seq is used once in its pane"),
+    Unique(DeliveryRecord, ("pane_id",), _unresolved, "one delivery to a pane is unresolved at a time"),
+    Unique(RunRecord, ("delivery_id",), _always, "a delivery is run at most once"),
 )
 
 FOREIGN_KEYS: Final = (
@@ -111,6 +121,8 @@ FOREIGN_KEYS: Final = (
     ForeignKey(OutcomeRecord, "invocation_id", CallRecord, matching=("status",)),
     ForeignKey(EntryRecord, "entry_id", CallRecord, matching=()),
     ForeignKey(UsageRecord, "entry_id", EntryRecord, matching=()),
+    ForeignKey(AcceptanceRecord, "delivery_id", TombstoneRecord, matching=("pane_id", "binding", "fingerprint")),
+    ForeignKey(RunRecord, "delivery_id", TombstoneRecord),
 )
 
 

@@ -363,6 +363,128 @@ CREATE TABLE usage (
     CONSTRAINT usage_has_its_entry FOREIGN KEY (entry_id) REFERENCES entries (entry_id)
 ) STRICT;
 
+-- Deliveries (protocol-delivery.md).  A row of deliveries that is not resolved fences its pane, whatever the mechanism.
+
+CREATE TABLE deliveries (
+    delivery_id    TEXT    NOT NULL PRIMARY KEY,
+    pane_id        TEXT    NOT NULL,
+    revision       INTEGER NOT NULL,
+    mechanism      TEXT    NOT NULL,
+    text           TEXT    NOT NULL,
+    fingerprint    TEXT    NOT NULL,
+    created_at     INTEGER NOT NULL,
+    dispatched_at  INTEGER,
+    session_id     TEXT,
+    agent          TEXT,
+    entries_before TEXT,
+    outcome        TEXT,
+    native         TEXT,
+    delay          TEXT,
+    detail         TEXT,
+    stage          TEXT,
+    stop           TEXT,
+    reply          TEXT,
+    resolved_at    INTEGER,
+    abandoned_at   INTEGER,
+
+    CONSTRAINT delivery_counts_from_1 CHECK (revision >= 1),
+    CONSTRAINT delivery_stage_is_known CHECK (
+        stage = 'stored' OR stage = 'delivered' OR stage = 'consumed' OR stage = 'responded'
+    ),
+    CONSTRAINT delivery_stop_is_known CHECK (
+        stop = 'unavailable' OR stop = 'uncertain' OR stop = 'expired' OR stop = 'rejected'
+    ),
+    CONSTRAINT delivery_in_flight_reports_nothing CHECK (
+        outcome IS NOT NULL
+        OR (native IS NULL AND delay IS NULL AND detail IS NULL AND stage IS NULL AND stop IS NULL)
+    ),
+    CONSTRAINT delivery_reports_one_stage_or_stop CHECK (outcome IS NULL OR (stage IS NULL) + (stop IS NULL) = 1),
+    CONSTRAINT delivery_uncertain_is_unresolved CHECK (
+        (resolved_at IS NULL) = ((outcome IS NULL OR stop IS 'uncertain') AND abandoned_at IS NULL)
+    ),
+    CONSTRAINT delivery_abandoned_is_uncertain CHECK (abandoned_at IS NULL OR stop IS 'uncertain'),
+    CONSTRAINT delivery_that_never_left_reached_nobody CHECK (
+        dispatched_at IS NOT NULL OR stop IS 'unavailable' OR stop IS 'expired' OR stop IS 'rejected'
+    ),
+    CONSTRAINT delivery_reply_is_a_response CHECK (reply IS NULL OR stage IS 'responded'),
+    CONSTRAINT delivery_session_has_its_agent CHECK ((session_id IS NULL) = (agent IS NULL)),
+    CONSTRAINT delivery_entries_are_of_a_session CHECK (entries_before IS NULL OR session_id IS NOT NULL)
+) STRICT;
+
+CREATE UNIQUE INDEX deliveries_one_unresolved_a_pane ON deliveries (pane_id) WHERE resolved_at IS NULL;
+CREATE INDEX deliveries_of_pane ON deliveries (pane_id, created_at);
+
+CREATE TABLE inbound_fences (
+    pane_id     TEXT    NOT NULL PRIMARY KEY,
+    delivery_id TEXT    NOT NULL,
+    binding     TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    at          INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tombstones (
+    delivery_id TEXT    NOT NULL PRIMARY KEY,
+    pane_id     TEXT    NOT NULL,
+    binding     TEXT    NOT NULL,
+    fingerprint TEXT    NOT NULL,
+    at          INTEGER NOT NULL,
+
+    CONSTRAINT tombstone_has_pane UNIQUE (delivery_id, pane_id),
+    CONSTRAINT tombstone_has_evidence UNIQUE (delivery_id, pane_id, binding, fingerprint)
+) STRICT;
+
+CREATE TABLE conversations (
+    pane_id         TEXT    NOT NULL PRIMARY KEY,
+    revision        INTEGER NOT NULL,
+    conversation_id TEXT    NOT NULL,
+    at              INTEGER NOT NULL,
+
+    CONSTRAINT conversation_counts_from_1 CHECK (revision >= 1)
+) STRICT;
+
+CREATE TABLE acceptances (
+    delivery_id     TEXT    NOT NULL PRIMARY KEY,
+    pane_id         TEXT    NOT NULL,
+    conversation_id TEXT    NOT NULL,
+    binding         TEXT    NOT NULL,
+    fingerprint     TEXT    NOT NULL,
+    text            TEXT    NOT NULL,
+    wrapped_text    TEXT    NOT NULL,
+    run_id          TEXT    NOT NULL,
+    at              INTEGER NOT NULL,
+
+    CONSTRAINT acceptance_has_its_tombstone FOREIGN KEY (delivery_id, pane_id, binding, fingerprint)
+        REFERENCES tombstones (delivery_id, pane_id, binding, fingerprint)
+) STRICT;
+
+CREATE INDEX acceptances_of_pane ON acceptances (pane_id, conversation_id);
+
+CREATE TABLE runs (
+    run_id       TEXT    NOT NULL PRIMARY KEY,
+    revision     INTEGER NOT NULL,
+    delivery_id  TEXT    NOT NULL,
+    pane_id      TEXT    NOT NULL,
+    published_at INTEGER NOT NULL,
+    outcome      TEXT,
+    native       TEXT,
+    ended_at     INTEGER,
+
+    CONSTRAINT run_counts_from_1 CHECK (revision >= 1),
+    CONSTRAINT run_ended_has_its_outcome CHECK ((outcome IS NULL) = (ended_at IS NULL)),
+    CONSTRAINT run_under_way_has_no_native_word CHECK (outcome IS NOT NULL OR native IS NULL),
+    CONSTRAINT run_has_its_tombstone FOREIGN KEY (delivery_id, pane_id) REFERENCES tombstones (delivery_id, pane_id)
+) STRICT;
+
+CREATE UNIQUE INDEX runs_one_a_delivery ON runs (delivery_id);
+CREATE INDEX runs_under_way ON runs (pane_id) WHERE ended_at IS NULL;
+
+CREATE TABLE settlements (
+    delivery_id TEXT    NOT NULL PRIMARY KEY,
+    pane_id     TEXT    NOT NULL,
+    approval    TEXT    NOT NULL,
+    at          INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE events (
     seq     INTEGER NOT NULL PRIMARY KEY,
     at      INTEGER NOT NULL,
