@@ -33,12 +33,15 @@ from fencepost.mailbox.records import (
     ArgumentsRecord,
     BatchRecord,
     CallRecord,
+    ConversationRecord,
+    DeliveryRecord,
     DeliveryMode,
     IncarnationRecord,
     IntentRecord,
     IntentState,
     ProjectionRecord,
     Record,
+    RunRecord,
     TranscriptRecord,
     TriggerRecord,
 )
@@ -185,7 +188,17 @@ def test_a_record_types_key_and_fixed_fields_are_its_own(record_type: type[Recor
     assert not set(record_type.KEY) & set(record_type.FIXED)
     assert ("revision" in known) is record_type.VERSIONED
     assert record_type.VERSIONED is (
-        record_type in {ArgumentsRecord, BatchRecord, CallRecord, IncarnationRecord, IntentRecord}
+        record_type
+        in {
+            ArgumentsRecord,
+            BatchRecord,
+            CallRecord,
+            ConversationRecord,
+            DeliveryRecord,
+            IncarnationRecord,
+            IntentRecord,
+            RunRecord,
+        }
     )
 
 

@@ -1,0 +1,105 @@
+"""What a pane's actor does about deliveries: the two desks, and what they share.
+
+Deliveries are decided by the pane's actor, one message at a time, like everything else about the pane; they only have
+their files to themselves.  They cost a pane nothing until they are used: in a runtime that has neither a mechanism nor
+a dispatcher their rows are not even read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import cast
+
+from fencepost.actors.actor import Actor
+from fencepost.actors.calls import Call
+from fencepost.actors.delivery_calls import SettleDelivery
+from fencepost.actors.delivery_desk import DeliveryDesk
+from fencepost.actors.delivery_messages import Dispatcher, Mechanism
+from fencepost.actors.inbound_desk import InboundDesk
+from fencepost.actors.messages import Reason
+from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord, RunRecord
+from fencepost.mailbox.envelope import Envelope
+from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import IncarnationRecord, Record
+
+__all__ = ["Deliveries"]
+
+
+class Deliveries:
+    """The deliveries of one pane, out and in, for one activation of its actor."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        pane_id: str,
+        mechanisms: Mapping[str, Mechanism],
+        dispatcher: Dispatcher | None,
+        live: Callable[[], IncarnationRecord | None],
+    ) -> None:
+        self._actor = actor
+        self._pane_id = pane_id
+        self._out = DeliveryDesk(actor, pane_id, mechanisms)
+        self._in = InboundDesk(actor, pane_id, dispatcher, live)
+        self._loaded = False
+        self._eager = bool(mechanisms) or dispatcher is not None
+        handlers = {**self._out.serving, **self._in.serving, SettleDelivery: self._settle}
+        self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
+            call: partial(self._served, handler) for call, handler in handlers.items()
+        }
+
+    @property
+    def owes(self) -> bool:
+        """Whether somebody waits for a delivery."""
+        return self._out.owes
+
+    def leftovers(self) -> list[Envelope]:
+        """Who waits for a delivery in this activation."""
+        return self._out.leftovers()
+
+    async def load(self) -> None:
+        """Take up what an earlier life left, where this runtime could have left it."""
+        if self._eager:
+            await self._take_up()
+
+    async def _served(self, handler: Callable[[Envelope], Awaitable[None]], envelope: Envelope) -> None:
+        """Serve one call; a record that cannot be read is its caller's trouble and not the pane's."""
+        await self._take_up()
+        try:
+            await handler(envelope)
+        except CorruptRecord as damage:
+            envelope.reply.fail(damage)
+
+    async def _take_up(self) -> None:
+        """Once an activation: what was under way when the last one ended.  Damage shows again where it matters."""
+        if self._loaded:
+            return
+        self._loaded = True
+        pane = {"pane_id": self._pane_id}
+        try:
+            (rows,) = await self._load(Query(DeliveryRecord, {**pane, "resolved_at": None}))
+            await self._out.take_up(cast("DeliveryRecord | None", next(iter(rows), None)))
+        except CorruptRecord:
+            await self._out.take_up(None)
+        try:
+            fences, runs = await self._load(Query(FenceRecord, pane), Query(RunRecord, {**pane, "ended_at": None}))
+            fence = cast("FenceRecord | None", next(iter(fences), None))
+            await self._in.take_up(fence, cast("list[RunRecord]", runs))
+        except CorruptRecord:
+            await self._in.take_up(None, ())
+
+    async def _load(self, *queries: Query[Record]) -> list[list[Record]]:
+        return await self._actor.system.line.load(*queries)
+
+    async def _settle(self, envelope: Envelope) -> None:
+        """An operator's word about an id, in whichever direction it went (D-19)."""
+        message = cast("SettleDelivery", envelope.message)
+        answer = await self._out.settle(message.delivery_id, message.approval)
+        if answer is None:
+            answer = await self._in.settle(message.delivery_id, message.approval)
+        if answer is not None:
+            self._actor.answer(envelope, answer)
+            return
+        detail = f"there is no delivery {message.delivery_id} to or from this pane"
+        await self._out.refuse(envelope, Reason.UNKNOWN_DELIVERY, detail)

@@ -1,0 +1,348 @@
+"""The part of a pane's actor that accepts: posts, receipts, the turns they lead to, reset and settlement.
+
+The protocol is `inbound_state`; this shell reads the traces, commits step by step, dispatches and answers.
+
+A post is served from its judgement to its answer without another message of the pane in between, so two posts of one
+id cannot cross.  The turn itself is a child task of this activation and ends with it: the next one finds its run
+without an end and says so (`service_restarted`); it never starts it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, cast
+
+from attrs import evolve
+
+from fencepost.actors.actor import Actor
+from fencepost.actors.calls import Call
+from fencepost.actors.delivery_calls import AcceptPost, BindingQuery, ReceiptQuery, ResetConversation, RunEnded
+from fencepost.actors.delivery_messages import AcceptedTurn, Binding, Dispatcher, Receipt, TurnEnd
+from fencepost.actors.inbound_state import (
+    SERVICE_RESTARTED,
+    Accept,
+    Answered,
+    Asked,
+    Traces,
+    accepted_event,
+    binding_of,
+    ended_events,
+    judge_lookup,
+    judge_post,
+    known_end,
+    malformed,
+    no_dispatcher,
+    stored,
+    turn_of,
+    uncertain,
+    wrapped,
+)
+from fencepost.actors.messages import Answer, Applied, Unchanged
+from fencepost.mailbox.claim import fingerprint
+from fencepost.mailbox.delivery_records import (
+    AcceptanceRecord,
+    ConversationRecord,
+    FenceRecord,
+    RunRecord,
+    SettlementRecord,
+    TombstoneRecord,
+)
+from fencepost.mailbox.envelope import Envelope
+from fencepost.mailbox.errors import CorruptRecord, MutationRefused
+from fencepost.mailbox.mutation import Delete, Mutation, NewEvent
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import IncarnationRecord, Record
+from fencepost.mailbox.text import told
+
+__all__ = ["InboundDesk"]
+
+TEXT_BYTES_MAX: Final = 1_048_576
+"""Contract D-32; the bound itself is allowed."""
+
+
+class InboundDesk:
+    """The inbound messages of one pane, for one activation of its actor."""
+
+    def __init__(
+        self,
+        actor: Actor,
+        pane_id: str,
+        dispatcher: Dispatcher | None,
+        live: Callable[[], IncarnationRecord | None],
+    ) -> None:
+        self._actor = actor
+        self._system = actor.system
+        self._pane_id = pane_id
+        self._dispatcher = dispatcher
+        self._live = live
+        self._running: dict[str, RunRecord] = {}
+        self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
+            BindingQuery: self._binding,
+            AcceptPost: self._accept,
+            ReceiptQuery: self._receipt,
+            ResetConversation: self._reset,
+            RunEnded: self._run_ended,
+        }
+
+    # -- life --
+
+    async def take_up(self, fence: FenceRecord | None, unended: Sequence[RunRecord]) -> None:
+        """Say of every turn an earlier life accepted and did not end that it failed; start none of them again (s4-s6)."""
+        now = self._system.clock.now_ns()
+        failed = {"outcome": "failed", "native": SERVICE_RESTARTED, "ended_at": now}
+        ended = [run.next(**failed) for run in unended]
+        events = [event for run in ended for event in ended_events(run, now)]
+        unpublished = None if fence is None else await self._unpublished(fence)
+        if unpublished is not None:
+            run = _published(unpublished, now)
+            ended.append(evolve(run, **failed))
+            events += [accepted_event(run, now), *ended_events(ended[-1], now)]
+        if ended:
+            await self._commit("recover_inbound", puts=ended, events=events)
+
+    async def _unpublished(self, fence: FenceRecord) -> AcceptanceRecord | None:
+        """The acceptance of the pending original, if it has no run yet."""
+        key = {"delivery_id": fence.delivery_id, "pane_id": self._pane_id}
+        acceptances, runs = await self._load(Query(AcceptanceRecord, key), Query(RunRecord, key))
+        return cast("AcceptanceRecord", acceptances[0]) if acceptances and not runs else None
+
+    # -- looking --
+
+    async def _binding(self, envelope: Envelope) -> None:
+        binding = binding_of(self._live())
+        self._actor.answer(envelope, Binding(binding, None if binding else "no harness session is live in this pane"))
+
+    async def _load(self, *queries: Query[Record]) -> list[list[Record]]:
+        return await self._system.line.load(*queries)
+
+    async def _traces(self, delivery_id: str) -> Traces:
+        """Everything durable about an id and this pane; raises `CorruptRecord` if any of it cannot be read."""
+        key = {"delivery_id": delivery_id}
+        fences, elsewhere, tombstones, acceptances, settlements = await self._load(
+            Query(FenceRecord, {"pane_id": self._pane_id}),
+            Query(FenceRecord, key),
+            Query(TombstoneRecord, key),
+            Query(AcceptanceRecord, key),
+            Query(SettlementRecord, key),
+        )
+        return Traces(
+            binding=binding_of(self._live()),
+            fence=cast("FenceRecord | None", next(iter(fences), None)),
+            fenced_elsewhere=any(cast("FenceRecord", fence).pane_id != self._pane_id for fence in elsewhere),
+            tombstone=cast("TombstoneRecord | None", next(iter(tombstones), None)),
+            acceptance=cast("AcceptanceRecord | None", next(iter(acceptances), None)),
+            settlement=cast("SettlementRecord | None", next(iter(settlements), None)),
+        )
+
+    async def _receipt(self, envelope: Envelope) -> None:
+        message = cast("ReceiptQuery", envelope.message)
+        asked = Asked(
+            delivery_id=message.delivery_id,
+            pane_id=self._pane_id,
+            binding=message.binding,
+            fingerprint=message.fingerprint,
+        )
+        try:
+            verdict = judge_lookup(asked, await self._traces(message.delivery_id))
+        except CorruptRecord as damage:
+            verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
+        await self._answer(envelope, verdict)
+
+    async def _answer(self, envelope: Envelope, verdict: Answered) -> None:
+        if verdict.clears:
+            await self._clear_fence()
+        self._actor.answer(envelope, verdict.receipt)
+
+    async def _clear_fence(self) -> None:
+        await self._commit("clear_fence", deletes=(Delete(FenceRecord, (self._pane_id,)),))
+
+    # -- accepting --
+
+    async def _accept(self, envelope: Envelope) -> None:
+        post = cast("AcceptPost", envelope.message).post
+        refused = malformed(post, TEXT_BYTES_MAX)
+        if refused is not None:
+            self._actor.answer(envelope, refused)
+            return
+        assert post.delivery_id is not None
+        assert post.binding is not None
+        try:
+            verdict = judge_post(self._pane_id, post, await self._traces(post.delivery_id))
+        except CorruptRecord as damage:
+            asked = Asked(
+                delivery_id=post.delivery_id,
+                pane_id=self._pane_id,
+                binding=post.binding,
+                fingerprint=fingerprint(post.text),
+            )
+            verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
+        if isinstance(verdict, Accept):
+            verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
+        await self._answer(envelope, verdict)
+
+    async def _accept_new(self, asked: Asked, text: str) -> Receipt:
+        """The four writes, each durable before the next; then the turn, then the fence is free again."""
+        if self._dispatcher is None:
+            return no_dispatcher(asked)
+        try:
+            await self._write_fence(asked)
+            await self._write_tombstone(asked)
+            acceptance = await self._write_acceptance(asked, text)
+            run = await self._publish(acceptance)
+        except MutationRefused as refused:
+            return uncertain(asked, f"somebody else wrote at the same time: {refused}")
+        self._running[run.run_id] = run
+        self._actor.spawn(self._run, turn_of(acceptance), self._dispatcher)
+        await self._clear_fence()
+        return stored(asked)
+
+    async def _write_fence(self, asked: Asked) -> None:
+        fence = FenceRecord(
+            pane_id=self._pane_id,
+            delivery_id=asked.delivery_id,
+            binding=asked.binding,
+            fingerprint=asked.fingerprint,
+            at=self._system.clock.now_ns(),
+        )
+        await self._commit("fence", puts=(fence,))
+
+    async def _write_tombstone(self, asked: Asked) -> None:
+        await self._commit("tombstone", puts=(self._tombstone(asked),))
+
+    def _tombstone(self, of: Asked | FenceRecord) -> TombstoneRecord:
+        return TombstoneRecord(
+            delivery_id=of.delivery_id,
+            pane_id=self._pane_id,
+            binding=of.binding,
+            fingerprint=of.fingerprint,
+            at=self._system.clock.now_ns(),
+        )
+
+    async def _write_acceptance(self, asked: Asked, text: str) -> AcceptanceRecord:
+        """The *stored* boundary; the pane's first message begins its conversation."""
+        now = self._system.clock.now_ns()
+        conversation = await self._conversation()
+        puts: tuple[Record, ...] = ()
+        if conversation is None:
+            conversation = ConversationRecord(
+                pane_id=self._pane_id, conversation_id=self._system.ids.new_id("conversation"), at=now
+            )
+            puts = (conversation,)
+        acceptance = AcceptanceRecord(
+            delivery_id=asked.delivery_id,
+            pane_id=self._pane_id,
+            conversation_id=conversation.conversation_id,
+            binding=asked.binding,
+            fingerprint=asked.fingerprint,
+            text=text,
+            wrapped_text=wrapped(asked, text),
+            run_id=self._system.ids.new_id("run"),
+            at=now,
+        )
+        await self._commit("accept", puts=(*puts, acceptance))
+        return acceptance
+
+    async def _conversation(self) -> ConversationRecord | None:
+        (rows,) = await self._load(Query(ConversationRecord, {"pane_id": self._pane_id}))
+        return cast("ConversationRecord", rows[0]) if rows else None
+
+    async def _publish(self, acceptance: AcceptanceRecord) -> RunRecord:
+        now = self._system.clock.now_ns()
+        run = _published(acceptance, now)
+        await self._commit("publish", puts=(run,), events=(accepted_event(run, now),))
+        return run
+
+    # -- the turn --
+
+    async def _run(self, turn: AcceptedTurn, dispatcher: Dispatcher) -> None:
+        """Child task: run the turn, once, and report its end."""
+        try:
+            end = known_end(await self._system.callback(dispatcher, turn))
+        except Exception as error:  # noqa: BLE001 - whatever the bridge's code raises ends the turn, not the pane
+            end = TurnEnd("failed", told(error))
+        await self._system.ask(self._actor.address, RunEnded(self._actor.activation, turn.run_id, end))
+
+    async def _run_ended(self, envelope: Envelope) -> None:
+        message = cast("RunEnded", envelope.message)
+        run = self._running.pop(message.run_id, None) if message.activation == self._actor.activation else None
+        if run is not None:
+            now = self._system.clock.now_ns()
+            ended = run.next(outcome=message.end.outcome, native=message.end.native, ended_at=now)
+            await self._commit("end_run", puts=(ended,), events=ended_events(ended, now))
+        self._actor.answer(envelope, None)
+
+    # -- an operator's word --
+
+    async def _reset(self, envelope: Envelope) -> None:
+        """Forget the conversation's acceptances; their tombstones, and the turns that run, stay (section 8)."""
+        where = {"pane_id": self._pane_id}
+        acceptances, fences = await self._load(Query(AcceptanceRecord, where), Query(FenceRecord, where))
+        conversation = await self._conversation()
+        if conversation is None:
+            self._actor.answer(envelope, Unchanged())
+            return
+        now = self._system.clock.now_ns()
+        forgotten = {cast("AcceptanceRecord", acceptance).delivery_id for acceptance in acceptances}
+        deletes = [Delete(AcceptanceRecord, (delivery_id,)) for delivery_id in sorted(forgotten)]
+        # The fence of what was accepted has done its work; any other keeps the pane closed.
+        if any(cast("FenceRecord", fence).delivery_id in forgotten for fence in fences):
+            deletes.append(Delete(FenceRecord, (self._pane_id,)))
+        after = conversation.next(conversation_id=self._system.ids.new_id("conversation"), at=now)
+        event = NewEvent(
+            kind="delivery.conversation_reset",
+            address=self._actor.address,
+            at=now,
+            data={"conversation_id": after.conversation_id, "forgotten": len(forgotten)},
+        )
+        await self._commit(
+            "reset_conversation", puts=(after,), deletes=tuple(deletes), events=(event,)
+        )
+        self._actor.answer(envelope, Applied())
+
+    async def settle(self, delivery_id: str, approval: str) -> Answer | None:
+        """Free the pane from a pending original nobody can resolve; None if the id left no trace here (DA-5)."""
+        traces = await self._traces(delivery_id)
+        if traces.acceptance is not None or traces.settlement is not None:
+            return Unchanged()
+        fence = traces.fence
+        if fence is None or fence.delivery_id != delivery_id:
+            return None if traces.tombstone is None else Unchanged()
+        now = self._system.clock.now_ns()
+        settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self._pane_id, approval=approval, at=now)
+        tombstone = () if traces.tombstone is not None else (self._tombstone(fence),)
+        event = NewEvent(
+            kind="delivery.settled",
+            address=self._actor.address,
+            at=now,
+            data={"delivery_id": delivery_id, "approval": approval},
+        )
+        deletes = (Delete(FenceRecord, (self._pane_id,)),)
+        await self._commit("settle", puts=(*tombstone, settlement), deletes=deletes, events=(event,))
+        return Applied()
+
+    # -- writing --
+
+    async def _commit(
+        self,
+        transition: str,
+        *,
+        puts: Sequence[Record] = (),
+        deletes: Sequence[Delete] = (),
+        events: Sequence[NewEvent] = (),
+    ) -> None:
+        mutation = Mutation(
+            label=f"pane.{transition}", puts=tuple(puts), deletes=tuple(deletes), events=tuple(events)
+        )
+        self._actor.reached(transition, "decided")
+        await self._system.line.commit(mutation)
+        self._actor.reached(transition, "applied")
+
+
+def _published(acceptance: AcceptanceRecord, now: int) -> RunRecord:
+    """The run that the publication of an acceptance writes."""
+    return RunRecord(
+        run_id=acceptance.run_id,
+        delivery_id=acceptance.delivery_id,
+        pane_id=acceptance.pane_id,
+        published_at=now,
+    )
