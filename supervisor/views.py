@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from fencepost.actors.intent_state import view_of
+from fencepost.actors.intent_view import view_of
 from fencepost.actors.messages import IntentView
 from fencepost.actors.tool_messages import CallView, ResultEntry
 from fencepost.actors.tool_results import entry_view
