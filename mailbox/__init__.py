@@ -33,7 +33,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
         "StoreOwned",
         "UnmappedMechanism",
     ),
-    "fencepost.mailbox.ladder": ("Stage", "Stop"),
+    "fencepost.mailbox.ladder": ("Fallback", "Following", "Reach", "Retry", "Stage", "Stop"),
     "fencepost.mailbox.mutation": ("DeadLetter", "Event"),
     "fencepost.mailbox.ports": ("Clock", "IdSource"),
     "fencepost.mailbox.records": (
@@ -71,7 +71,14 @@ if TYPE_CHECKING:
         StoreOwned as StoreOwned,
         UnmappedMechanism as UnmappedMechanism,
     )
-    from fencepost.mailbox.ladder import Stage as Stage, Stop as Stop
+    from fencepost.mailbox.ladder import (
+        Fallback as Fallback,
+        Following as Following,
+        Reach as Reach,
+        Retry as Retry,
+        Stage as Stage,
+        Stop as Stop,
+    )
     from fencepost.mailbox.mutation import DeadLetter as DeadLetter, Event as Event
     from fencepost.mailbox.ports import Clock as Clock, IdSource as IdSource
     from fencepost.mailbox.records import (
