@@ -10,6 +10,27 @@ from typing import TYPE_CHECKING, Final
 from fencepost.mailbox._lazy import lazy_exports
 
 _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
+    "fencepost.actors.delivery_messages": (
+        "AcceptedTurn",
+        "Binding",
+        "ChannelMessage",
+        "ChannelTurn",
+        "DeliveryReport",
+        "FleetSeatMailbox",
+        "HarnessSeatControl",
+        "HeadSeatOutbox",
+        "InboundPost",
+        "MailboxEvent",
+        "Mechanism",
+        "MechanismOutcome",
+        "NativeControl",
+        "NativeSession",
+        "Outbound",
+        "Receipt",
+        "SendingMechanism",
+        "TranscriptEntry",
+        "TurnEnd",
+    ),
     "fencepost.actors.intent_actor": ("Attempt",),
     "fencepost.actors.invocation": ("Invocation",),
     "fencepost.actors.messages": (
@@ -60,6 +81,27 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 if TYPE_CHECKING:
+    from fencepost.actors.delivery_messages import (
+        AcceptedTurn as AcceptedTurn,
+        Binding as Binding,
+        ChannelMessage as ChannelMessage,
+        ChannelTurn as ChannelTurn,
+        DeliveryReport as DeliveryReport,
+        FleetSeatMailbox as FleetSeatMailbox,
+        HarnessSeatControl as HarnessSeatControl,
+        HeadSeatOutbox as HeadSeatOutbox,
+        InboundPost as InboundPost,
+        MailboxEvent as MailboxEvent,
+        Mechanism as Mechanism,
+        MechanismOutcome as MechanismOutcome,
+        NativeControl as NativeControl,
+        NativeSession as NativeSession,
+        Outbound as Outbound,
+        Receipt as Receipt,
+        SendingMechanism as SendingMechanism,
+        TranscriptEntry as TranscriptEntry,
+        TurnEnd as TurnEnd,
+    )
     from fencepost.actors.intent_actor import Attempt as Attempt
     from fencepost.actors.invocation import Invocation as Invocation
     from fencepost.actors.messages import (

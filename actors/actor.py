@@ -30,6 +30,7 @@ from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple, Unpack
 import trio
 
 from fencepost.actors.calls import Call
+from fencepost.actors.delivery_messages import Dispatcher, Mechanism
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.pane_state import Limits
 from fencepost.actors.tool_messages import Hooks, Tool
@@ -61,6 +62,8 @@ class System(Protocol):
     launcher: Launcher | None
     transcript: Transcript | None
     tools: Mapping[str, Tool]
+    mechanisms: Mapping[str, Mechanism]
+    dispatcher: Dispatcher | None
     hooks: Hooks
     result_bytes_max: int
     tool_grace_seconds: float

@@ -43,7 +43,7 @@ class Deliver(Call):
 
 @frozen
 class ReconcileDelivery(Call):
-    """Here is what the native transcript shows: does it prove the delivery?"""
+    """Somebody saw a native transcript, which may prove a delivery."""
 
     CALL: ClassVar[str] = "reconcile"
     delivery_id: str
@@ -114,7 +114,7 @@ class AcceptPost(Call):
 
 @frozen
 class ReceiptQuery(Call):
-    """Was exactly this accepted?"""
+    """A sender asks whether exactly this was accepted."""
 
     CALL: ClassVar[str] = "receipt"
     delivery_id: str
@@ -154,13 +154,13 @@ class TimeIsUp(Call):
 
 @frozen
 class Inspected(Call):
-    """The harness was looked at; `fault` says why that failed."""
+    """The harness was looked at; where `session` is None, `fault` says why."""
 
     CALL: ClassVar[str] = "inspected"
     activation: int
     delivery_id: str
     session: NativeSession | None
-    fault: str | None = None
+    fault: str
 
 
 @frozen

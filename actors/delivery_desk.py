@@ -67,7 +67,7 @@ from fencepost.actors.delivery_state import (
     words,
 )
 from fencepost.actors.messages import Answer, Applied, Reason, Refused, Unchanged
-from fencepost.mailbox.claim import fingerprint
+from fencepost.mailbox.claim import fingerprint_of
 from fencepost.mailbox.delivery_records import DeliveryRecord, SettlementRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, MutationRefused, UnmappedMechanism
@@ -282,19 +282,16 @@ class DeliveryDesk:
 
     async def _await_inspection(self, delivery_id: str, mechanism: HarnessSeatControl) -> None:
         """Child task: look at the pane's harness."""
-        session: NativeSession | None = None
-        fault: str | None = f"the harness could not be looked at within {mechanism.answer_seconds} s"
+        seen: object = None
+        fault = f"the harness could not be looked at within {mechanism.answer_seconds} s"
         try:
             with trio.move_on_after(mechanism.answer_seconds):
-                session = await self._system.callback(mechanism.control.inspect, self._pane_id)
-                fault = None
+                seen = await self._system.callback(mechanism.control.inspect, self._pane_id)
+                fault = "no session runs there" if seen is None else f"inspect answered {seen!r}"
         except Exception as error:  # noqa: BLE001 - a harness that cannot be looked at is not there
             fault = told(error)
-        if session is not None and not isinstance(session, NativeSession):
-            session, fault = None, f"inspect answered {session!r}, which is no NativeSession"
-        await self._system.ask(
-            self._actor.address, Inspected(self._actor.activation, delivery_id, session, fault)
-        )
+        session = seen if isinstance(seen, NativeSession) and seen.pane_id == self._pane_id else None
+        await self._system.ask(self._actor.address, Inspected(self._actor.activation, delivery_id, session, fault))
 
     async def _inspected(self, envelope: Envelope) -> None:
         message = cast("Inspected", envelope.message)
@@ -305,7 +302,7 @@ class DeliveryDesk:
                 await self._judge_evidence(message.delivery_id, message.session)
         self._actor.answer(envelope, None)
 
-    async def _send_natively(self, session: NativeSession | None, fault: str | None) -> None:
+    async def _send_natively(self, session: NativeSession | None, fault: str) -> None:
         """The harness was looked at: send to exactly the session that was seen, or say that there was none."""
         assert self._pending is not None
         mechanism = self._pending.mechanism
@@ -658,7 +655,7 @@ def _after_evidence(original: DeliveryRecord, outbound: Outbound) -> DeliveryRep
     """The report of a call that came while `original` was unresolved and had it looked for."""
     if original.uncertain:
         return blocked_report(original)
-    if fingerprint(outbound.text) == original.fingerprint:
+    if fingerprint_of(outbound.text) == original.fingerprint:
         return report_of(original)
     return DeliveryReport(
         delivery_id=outbound.delivery_id,

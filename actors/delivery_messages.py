@@ -177,7 +177,7 @@ def _optional_callable(_instance: object, attribute: Attribute[Any], value: obje
 
 
 def _seconds_field(default: float) -> float:
-    return field(default=default, validator=_seconds, kw_only=True)  # type: ignore[no-any-return]
+    return field(default=default, validator=_seconds, kw_only=True)
 
 
 Runner: TypeAlias = Callable[[ChannelMessage], Awaitable[TurnEnd]]

@@ -29,7 +29,7 @@ from typing import Final
 from attrs import frozen
 
 from fencepost.actors.delivery_messages import DeliveryReport, MechanismOutcome, NativeSession
-from fencepost.mailbox.claim import fingerprint
+from fencepost.mailbox.claim import ABANDONED, fingerprint_of
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.errors import InvalidTransition, UnmappedMechanism
 from fencepost.mailbox.ladder import Reach, Stage, Stop, advance, report
@@ -38,7 +38,6 @@ from fencepost.mailbox.strict_json import json_text, json_value
 from fencepost.mailbox.text import storable_text
 
 __all__ = [
-    "ABANDONED",
     "Heard",
     "abandon",
     "blocked_report",
@@ -53,7 +52,6 @@ __all__ = [
     "words",
 ]
 
-ABANDONED: Final = "abandoned, outcome unknown"
 FENCED: Final = "an earlier delivery to this pane is unresolved; nothing was sent"
 
 
@@ -121,7 +119,7 @@ def dispatch(message: Message, now: int, session: NativeSession | None = None) -
         pane_id=message.pane_id,
         mechanism=message.mechanism,
         text=message.text,
-        fingerprint=fingerprint(message.text),
+        fingerprint=fingerprint_of(message.text),
         created_at=now,
         dispatched_at=now,
         session_id=None if session is None else session.session_id,
@@ -138,7 +136,7 @@ def never_sent(message: Message, outcome: MechanismOutcome, now: int) -> Deliver
         pane_id=message.pane_id,
         mechanism=message.mechanism,
         text=message.text,
-        fingerprint=fingerprint(message.text),
+        fingerprint=fingerprint_of(message.text),
         created_at=now,
         dispatched_at=None,
         outcome=outcome.outcome,
@@ -211,7 +209,7 @@ def proves(row: DeliveryRecord, seen: NativeSession) -> bool:
     """
     if (row.pane_id, row.session_id, row.agent) != (seen.pane_id, seen.session_id, seen.agent):
         return False
-    if row.entries_before is None or seen.entries is None or fingerprint(row.text) != row.fingerprint:
+    if row.entries_before is None or seen.entries is None or fingerprint_of(row.text) != row.fingerprint:
         return False
     try:
         before = json_value(row.entries_before)
@@ -221,7 +219,7 @@ def proves(row: DeliveryRecord, seen: NativeSession) -> bool:
         entry.role == "operator"
         and entry.complete
         and entry.entry_id not in before
-        and fingerprint(entry.text) == row.fingerprint
+        and fingerprint_of(entry.text) == row.fingerprint
         for entry in seen.entries
     )
 
@@ -234,7 +232,7 @@ def report_of(row: DeliveryRecord, *, asked: str | None = None) -> DeliveryRepor
     if row.outcome is None:
         return blocked_report(row, "it is in flight; this call sent nothing")
     detail = row.detail
-    if asked is not None and fingerprint(asked) != row.fingerprint:
+    if asked is not None and fingerprint_of(asked) != row.fingerprint:
         drift = "answered from the original; the text of this call differs and was not sent"
         detail = drift if detail is None else f"{detail}; {drift}"
     return DeliveryReport(

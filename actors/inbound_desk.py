@@ -10,7 +10,7 @@ without an end and says so (`service_restarted`); it never starts it again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, cast
+from typing import cast
 
 from attrs import evolve
 
@@ -38,7 +38,7 @@ from fencepost.actors.inbound_state import (
     wrapped,
 )
 from fencepost.actors.messages import Answer, Applied, Unchanged
-from fencepost.mailbox.claim import fingerprint
+from fencepost.mailbox.claim import TEXT_BYTES_MAX, fingerprint_of
 from fencepost.mailbox.delivery_records import (
     AcceptanceRecord,
     ConversationRecord,
@@ -55,9 +55,6 @@ from fencepost.mailbox.records import IncarnationRecord, Record
 from fencepost.mailbox.text import told
 
 __all__ = ["InboundDesk"]
-
-TEXT_BYTES_MAX: Final = 1_048_576
-"""Contract D-32; the bound itself is allowed."""
 
 
 class InboundDesk:
@@ -87,15 +84,14 @@ class InboundDesk:
     # -- life --
 
     async def take_up(self, fence: FenceRecord | None, unended: Sequence[RunRecord]) -> None:
-        """Say of every turn an earlier life accepted and did not end that it failed; start none of them again (s4-s6)."""
+        """Say that every turn an earlier life accepted and did not end has failed; start none again (s4 to s6)."""
         now = self._system.clock.now_ns()
-        failed = {"outcome": "failed", "native": SERVICE_RESTARTED, "ended_at": now}
-        ended = [run.next(**failed) for run in unended]
+        ended = [run.next(outcome="failed", native=SERVICE_RESTARTED, ended_at=now) for run in unended]
         events = [event for run in ended for event in ended_events(run, now)]
         unpublished = None if fence is None else await self._unpublished(fence)
         if unpublished is not None:
             run = _published(unpublished, now)
-            ended.append(evolve(run, **failed))
+            ended.append(evolve(run, outcome="failed", native=SERVICE_RESTARTED, ended_at=now))
             events += [accepted_event(run, now), *ended_events(ended[-1], now)]
         if ended:
             await self._commit("recover_inbound", puts=ended, events=events)
@@ -173,7 +169,7 @@ class InboundDesk:
                 delivery_id=post.delivery_id,
                 pane_id=self._pane_id,
                 binding=post.binding,
-                fingerprint=fingerprint(post.text),
+                fingerprint=fingerprint_of(post.text),
             )
             verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
         if isinstance(verdict, Accept):
@@ -294,9 +290,7 @@ class InboundDesk:
             at=now,
             data={"conversation_id": after.conversation_id, "forgotten": len(forgotten)},
         )
-        await self._commit(
-            "reset_conversation", puts=(after,), deletes=tuple(deletes), events=(event,)
-        )
+        await self._commit("reset_conversation", puts=(after,), deletes=tuple(deletes), events=(event,))
         self._actor.answer(envelope, Applied())
 
     async def settle(self, delivery_id: str, approval: str) -> Answer | None:
@@ -330,9 +324,7 @@ class InboundDesk:
         deletes: Sequence[Delete] = (),
         events: Sequence[NewEvent] = (),
     ) -> None:
-        mutation = Mutation(
-            label=f"pane.{transition}", puts=tuple(puts), deletes=tuple(deletes), events=tuple(events)
-        )
+        mutation = Mutation(label=f"pane.{transition}", puts=tuple(puts), deletes=tuple(deletes), events=tuple(events))
         self._actor.reached(transition, "decided")
         await self._system.line.commit(mutation)
         self._actor.reached(transition, "applied")

@@ -29,7 +29,8 @@ from typing import Final, TypeAlias
 from attrs import evolve, frozen
 
 from fencepost.actors.delivery_messages import AcceptedTurn, InboundPost, Receipt, TurnEnd
-from fencepost.mailbox.claim import fingerprint, is_delivery_id, is_digest
+from fencepost.mailbox.claim import ABANDONED, fingerprint_of
+from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
 from fencepost.mailbox.delivery_records import (
     AcceptanceRecord,
     FenceRecord,
@@ -44,7 +45,6 @@ from fencepost.mailbox.records import IncarnationRecord
 from fencepost.mailbox.text import storable_text
 
 __all__ = [
-    "ABANDONED",
     "SERVICE_RESTARTED",
     "Accept",
     "Answered",
@@ -64,7 +64,6 @@ __all__ = [
     "wrapped",
 ]
 
-ABANDONED: Final = "abandoned, outcome unknown"
 SERVICE_RESTARTED: Final = "service_restarted"
 _TAG: Final = "untrusted-agent-message"
 
@@ -75,7 +74,7 @@ def binding_of(live: IncarnationRecord | None) -> str | None:
         return None
     # Without a session id nobody can say that a later process continues this one.
     session = f"incarnation {live.incarnation_id}" if live.session_id is None else f"session {live.session_id}"
-    return hashlib.sha256("\0".join((live.pane_id, live.harness, session)).encode()).hexdigest()
+    return hashlib.sha256(f"{live.pane_id}\0{live.harness}\0{session}".encode()).hexdigest()
 
 
 @frozen(kw_only=True)
@@ -142,9 +141,7 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
     assert post.delivery_id is not None
     assert post.binding is not None
     text = storable_text(post.text)
-    asked = Asked(
-        delivery_id=post.delivery_id, pane_id=pane_id, binding=post.binding, fingerprint=fingerprint(text)
-    )
+    asked = Asked(delivery_id=post.delivery_id, pane_id=pane_id, binding=post.binding, fingerprint=fingerprint_of(text))
     if traces.settlement is not None:
         return Answered(uncertain(asked, ABANDONED))
     if traces.binding is None:
@@ -183,7 +180,7 @@ def _accepted_exactly(asked: Asked, traces: Traces) -> bool:
     return (
         acceptance is not None
         and asked.is_of(acceptance)
-        and fingerprint(acceptance.text) == acceptance.fingerprint
+        and fingerprint_of(acceptance.text) == acceptance.fingerprint
         and tombstone is not None
         and asked.is_of(tombstone)
     )
@@ -196,12 +193,13 @@ def malformed(post: InboundPost, text_bytes_max: int) -> Receipt | None:
     """The receipt of a post that is turned down before anything is looked at, or None (D-31, D-32, DA-15)."""
     if not is_delivery_id(post.delivery_id) or not is_digest(post.binding):
         return _turned_down(post, "delivery id required: a canonical UUID, and a binding of 64 hex digits")
-    if not isinstance(post.text, str):
-        return _turned_down(post, f"text required, not {type(post.text).__name__}")
-    size = len(storable_text(post.text).encode())
+    text: object = post.text  # whatever its annotation says, it came from outside
+    if not isinstance(text, str):
+        return _turned_down(post, f"text required, not {type(text).__name__}")
+    size = len(storable_text(text).encode())
     if size > text_bytes_max:
         return _turned_down(post, f"the text has {size} bytes; {text_bytes_max} are allowed")
-    if not post.text.strip():
+    if not text.strip():
         return _turned_down(post, "the text is blank")
     return None
 
@@ -214,7 +212,7 @@ def _turned_down(post: InboundPost, detail: str) -> Receipt:
         stop=Stop.REJECTED,
         delivery_id=post.delivery_id if isinstance(post.delivery_id, str) else None,
         binding=post.binding if isinstance(post.binding, str) else None,
-        fingerprint=fingerprint(text),
+        fingerprint=fingerprint_of(text),
         detail=detail,
     )
 

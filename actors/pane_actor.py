@@ -9,7 +9,8 @@ must look at, commits what they say, applies it, and answers.
 * What the pane knows without asking the store is its memory (`pane_memory`).
 * A call that must wait for a reconciliation is *parked*: its reply slot is kept, the actor goes on (`pane_waiting`).
   When the reconciliation ends, when its budget is spent, or when its incarnation is retired, it is decided again.
-* Launches, retirements and the Launcher are served by `pane_incarnations`, tool batches by `pane_batches`.
+* Launches, retirements and the Launcher are served by `pane_incarnations`, tool batches by `pane_batches`, deliveries
+  out and in by `pane_deliveries`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
 from fencepost.actors.joining import chained, join
 from fencepost.actors.messages import BlockRestart, DetectedIntent, Reconciled, SyncStatus, ToolBoundary
 from fencepost.actors.pane_batches import PaneBatches
+from fencepost.actors.pane_deliveries import PaneDeliveries
 from fencepost.actors.pane_detection import decide_detect
 from fencepost.actors.pane_incarnations import PaneIncarnations
 from fencepost.actors.pane_memory import PaneMemory
@@ -81,6 +83,7 @@ class PaneActor(Actor):
         self.waiting = Waiting(self, self._decide_parked)
         self._incarnations = PaneIncarnations(self)
         self._batches = PaneBatches(self)
+        self._deliveries = PaneDeliveries(self, self.pane_id, system, lambda: self.state.live)
         self._serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
             PreToolUse: self._pre_tool_use,
             PostToolBatch: self._post_tool_batch,
@@ -101,6 +104,7 @@ class PaneActor(Actor):
             GiveUpWaiting: self._give_up_waiting,
             StartBatch: self._batches.start,
             PlaceResults: self._batches.place,
+            **self._deliveries.serving,
         }
 
     @property
@@ -122,6 +126,7 @@ class PaneActor(Actor):
             self.spawn(self._ensure_attempt, head.intent_id)
         await self._batches.cancel_orphaned()
         await self._incarnations.recover()
+        await self._deliveries.load()
 
     async def _ensure_attempt(self, intent_id: str) -> None:
         with suppress(ActorQuarantined):  # its revival starts it, and that resumes the attempt
@@ -130,11 +135,11 @@ class PaneActor(Actor):
     @property
     def owes(self) -> bool:
         """Parked callers, a relaunch, an unproved startup, and a process that would not stop keep a pane awake."""
-        return bool(self.waiting) or self.working or self._incarnations.owes
+        return bool(self.waiting) or self.working or self._incarnations.owes or self._deliveries.owes
 
     def leftovers(self) -> list[Envelope]:
         """The parked callers of a dying activation."""
-        return [*self._incarnations.held, *self.waiting]
+        return [*self._incarnations.held, *self.waiting, *self._deliveries.leftovers()]
 
     async def handle(self, envelope: Envelope) -> None:
         """Serve one call; then decide parked calls again if this one changed what they wait for."""

@@ -19,7 +19,9 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.supervisor.options": ("Options",),
     "fencepost.supervisor.runtime": ("open_supervisor",),
     "fencepost.supervisor.status": ("RuntimeStatus",),
-    "fencepost.supervisor.supervisor": ("IntentHandle", "Pane", "Supervisor", "ToolBatch"),
+    "fencepost.supervisor.pane": ("Pane",),
+    "fencepost.supervisor.supervisor": ("IntentHandle", "Supervisor"),
+    "fencepost.supervisor.tool_batch": ("ToolBatch",),
 }
 
 if TYPE_CHECKING:
@@ -29,14 +31,11 @@ if TYPE_CHECKING:
     from fencepost.supervisor.hosts import CallbackStopped as CallbackStopped
     from fencepost.supervisor.invariants import Violation as Violation, check as check
     from fencepost.supervisor.options import Options as Options
+    from fencepost.supervisor.pane import Pane as Pane
     from fencepost.supervisor.runtime import open_supervisor as open_supervisor
     from fencepost.supervisor.status import RuntimeStatus as RuntimeStatus
-    from fencepost.supervisor.supervisor import (
-        IntentHandle as IntentHandle,
-        Pane as Pane,
-        Supervisor as Supervisor,
-        ToolBatch as ToolBatch,
-    )
+    from fencepost.supervisor.supervisor import IntentHandle as IntentHandle, Supervisor as Supervisor
+    from fencepost.supervisor.tool_batch import ToolBatch as ToolBatch
 else:
     from fencepost.actors import __all__ as _actors
     from fencepost.mailbox import __all__ as _mailbox

@@ -8,19 +8,29 @@ that state asks for, exactly as it would after a crash of its own (protocol-inte
     an incarnation the runtime wanted replaced          its pane, which goes on replacing it (with a Launcher)
     a delivery whose transcript projection is owed      its intent, which makes it
     a tool batch whose results are not all placed       the batch, which goes on with it
+    a delivery that was under way                       its pane, which says that nobody knows how far it got
+    an accepted message whose turn has no end           its pane, which says that it failed and does not repeat it
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import cast
+
+from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     BatchRecord,
     DeliveryMode,
+    DeliveryRecord,
+    FenceRecord,
     IncarnationRecord,
     IntentRecord,
     IntentState,
     ProjectionRecord,
+    Record,
+    RunRecord,
 )
 from fencepost.supervisor.registry import Registry
 
@@ -37,6 +47,15 @@ async def recover(registry: Registry, line: MutationLine) -> None:
         panes.update(await _launches_under_way(line))
     (owed,) = await line.load(Query(ProjectionRecord))
     (batches,) = await line.load(Query(BatchRecord, {"checkpoint": None}))
+    for unfinished in (
+        Query(DeliveryRecord, {"resolved_at": None, "outcome": None}),
+        Query(FenceRecord),
+        Query(RunRecord, {"ended_at": None}),
+    ):
+        # A damaged row keeps nobody from opening; whoever uses it is told (design section 10).
+        with suppress(CorruptRecord):
+            (rows,) = await line.load(cast("Query[Record]", unfinished))
+            panes.update(cast("FenceRecord", row).pane_id for row in rows)
     for pane_id in sorted(panes):
         registry.wake(f"pane:{pane_id}")
     for projection in owed:

@@ -26,6 +26,7 @@ import trio
 
 from fencepost.actors.actor import Actor
 from fencepost.actors.calls import Call, Join
+from fencepost.actors.delivery_messages import Dispatcher, Mechanism
 from fencepost.actors.intent_actor import IntentActor
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.pane_actor import PaneActor
@@ -74,6 +75,8 @@ class Registry:
         transcript: Transcript | None,
         tools: Mapping[str, Tool],
         hooks: Hooks,
+        mechanisms: Mapping[str, Mechanism],
+        dispatcher: Dispatcher | None,
         tell_live: Callable[[Event], None],
         crash_points: CrashPoints | None,
         on_fault: Callable[[], None],
@@ -89,6 +92,8 @@ class Registry:
         self.transcript = transcript
         self.tools = tools
         self.hooks = hooks
+        self.mechanisms = mechanisms
+        self.dispatcher = dispatcher
         self.tell_live = tell_live
         self.result_bytes_max = options.result_bytes_max
         self.tool_grace_seconds = options.tool_grace_seconds

@@ -21,6 +21,7 @@ from typing import TypeVar, TypeVarTuple, Unpack
 import trio
 
 from fencepost.actors.calls import Call
+from fencepost.actors.delivery_messages import Dispatcher, Mechanism, mechanisms_by_name
 from fencepost.actors.messages import Launcher, Reconciler, Transcript
 from fencepost.actors.tool_messages import Hooks, Tool, tools_by_name
 from fencepost.mailbox.errors import FencepostError, MailboxClosed, StoreFault
@@ -53,6 +54,8 @@ def open_supervisor(
     transcript: Transcript | None = None,
     tools: Sequence[Tool] = (),
     hooks: Hooks | None = None,
+    mechanisms: Sequence[Mechanism] = (),
+    dispatcher: Dispatcher | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
     chaos: Chaos | None = None,
@@ -62,8 +65,9 @@ def open_supervisor(
 
     The same under trio and asyncio.  On entering, what an earlier life left undone is taken up (contract I-16).
     Entering raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or another `StoreFault`; an unknown kind of
-    `store_url` raises at once, and so do two tools of one name (ValueError).  Leaving closes the
-    runtime within `options.close_seconds`.
+    `store_url` raises at once, and so do two tools or two mechanisms of one name (ValueError).  A mechanism that has no
+    place on the ladder raises `UnmappedMechanism` on entering.  Leaving closes the runtime within
+    `options.close_seconds`.
     """
     runtime = Runtime(
         store_url,
@@ -72,6 +76,8 @@ def open_supervisor(
         transcript=transcript,
         tools=tools_by_name(tools),
         hooks=hooks or Hooks(),
+        mechanisms=tuple(mechanisms),
+        dispatcher=dispatcher,
         clock=clock or SystemClock(),
         ids=ids or UuidSource(),
         chaos=chaos,
@@ -111,6 +117,8 @@ class Runtime:
         transcript: Transcript | None,
         tools: Mapping[str, Tool],
         hooks: Hooks,
+        mechanisms: tuple[Mechanism, ...],
+        dispatcher: Dispatcher | None,
         clock: Clock,
         ids: IdSource,
         chaos: Chaos | None,
@@ -123,6 +131,8 @@ class Runtime:
         self._transcript = transcript
         self._tools = tools
         self._hooks = hooks
+        self._mechanisms = mechanisms
+        self._dispatcher = dispatcher
         self._clock = clock
         self._ids = ids
         self._chaos = chaos
@@ -137,6 +147,7 @@ class Runtime:
         """Start the service and answer once the store is open and its debts are known."""
         if self._service is not None or self._closed:
             raise MailboxClosed("this runtime was opened before; call open_supervisor again")
+        self._offered = mechanisms_by_name(self._mechanisms)
         self._host = await acquire_host()
         try:
             self._service = await self._host.start_service(self._run)
@@ -193,6 +204,8 @@ class Runtime:
             transcript=self._transcript,
             tools=self._tools,
             hooks=self._hooks,
+            mechanisms=self._offered,
+            dispatcher=self._dispatcher,
             tell_live=self._hub.tell_live,
             crash_points=self._chaos,
             on_fault=self._hub.faulted,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from fencepost.mailbox.ladder import Stop
 from fencepost.mailbox.query import NOT_NULL, Query
-from fencepost.mailbox.records import UNRESOLVED_STATES, BatchRecord, IntentRecord
+from fencepost.mailbox.records import UNRESOLVED_STATES, BatchRecord, DeliveryRecord, IntentRecord
 from fencepost.mailbox.stores.store import StoreReader
 
 __all__ = ["RuntimeStatus", "StoreCounts", "count_store"]
@@ -21,7 +22,7 @@ class RuntimeStatus:
     unresolved_intents: int
     open_batches: int
     uncertain_deliveries: int
-    """Deliveries whose outcome nobody can tell; of intents, the exhausted ones."""
+    """Deliveries nobody knows the outcome of and nobody has settled; of intents, the exhausted ones."""
     dead_letters: int
     quarantined: tuple[str, ...]
     """Addresses that crashed too often; `supervisor.revive(address)` lets one try again."""
@@ -49,6 +50,9 @@ def count_store(reader: StoreReader) -> StoreCounts:
             panes=reader.pane_count(),
             unresolved_intents=reader.count(Query(IntentRecord, {"state": unresolved})),
             open_batches=reader.count(Query(BatchRecord, {"checkpoint": None})),
-            uncertain_deliveries=reader.count(Query(IntentRecord, {"exhausted_at": NOT_NULL})),
+            uncertain_deliveries=(
+                reader.count(Query(IntentRecord, {"exhausted_at": NOT_NULL}))
+                + reader.count(Query(DeliveryRecord, {"resolved_at": None, "stop": Stop.UNCERTAIN.value}))
+            ),
             dead_letters=reader.dead_letter_count(),
         )

@@ -7,15 +7,14 @@ a dispatcher their rows are not even read.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import cast
 
-from fencepost.actors.actor import Actor
+from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import Call
 from fencepost.actors.delivery_calls import SettleDelivery
 from fencepost.actors.delivery_desk import DeliveryDesk
-from fencepost.actors.delivery_messages import Dispatcher, Mechanism
 from fencepost.actors.inbound_desk import InboundDesk
 from fencepost.actors.messages import Reason
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord, RunRecord
@@ -24,26 +23,25 @@ from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import IncarnationRecord, Record
 
-__all__ = ["Deliveries"]
+__all__ = ["PaneDeliveries"]
 
 
-class Deliveries:
+class PaneDeliveries:
     """The deliveries of one pane, out and in, for one activation of its actor."""
 
     def __init__(
         self,
         actor: Actor,
         pane_id: str,
-        mechanisms: Mapping[str, Mechanism],
-        dispatcher: Dispatcher | None,
+        system: System,
         live: Callable[[], IncarnationRecord | None],
     ) -> None:
         self._actor = actor
         self._pane_id = pane_id
-        self._out = DeliveryDesk(actor, pane_id, mechanisms)
-        self._in = InboundDesk(actor, pane_id, dispatcher, live)
+        self._out = DeliveryDesk(actor, pane_id, system.mechanisms)
+        self._in = InboundDesk(actor, pane_id, system.dispatcher, live)
         self._loaded = False
-        self._eager = bool(mechanisms) or dispatcher is not None
+        self._eager = bool(system.mechanisms) or system.dispatcher is not None
         handlers = {**self._out.serving, **self._in.serving, SettleDelivery: self._settle}
         self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
             call: partial(self._served, handler) for call, handler in handlers.items()
