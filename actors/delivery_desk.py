@@ -14,13 +14,11 @@ The protocol is `delivery_state`; this shell looks rows up, commits, hands out, 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias, cast
 
 import trio
-from attrs import define, field, frozen
 
 from fencepost.actors.actor import Actor
 from fencepost.actors.calls import Call
@@ -43,7 +41,6 @@ from fencepost.actors.delivery_messages import (
     FleetSeatMailbox,
     HarnessSeatControl,
     HeadSeatOutbox,
-    MailboxEvent,
     Mechanism,
     MechanismOutcome,
     NativeSession,
@@ -51,14 +48,16 @@ from fencepost.actors.delivery_messages import (
     SendingMechanism,
     TurnEnd,
 )
+from fencepost.actors.delivery_native import NativeSends
+from fencepost.actors.delivery_seats import Seats
 from fencepost.actors.delivery_state import (
     Heard,
     Message,
     abandon,
     blocked_report,
-    dispatch,
+    dispatch as new_row,
     dispatched_event,
-    hear,
+    hear as after_hearing,
     never_sent,
     pending_report,
     proves,
@@ -66,8 +65,8 @@ from fencepost.actors.delivery_state import (
     reported_event,
     words,
 )
+from fencepost.actors.delivery_waiting import Pending, Waiting
 from fencepost.actors.messages import Answer, Applied, Reason, Refused, Unchanged
-from fencepost.mailbox.claim import fingerprint_of
 from fencepost.mailbox.delivery_records import DeliveryRecord, SettlementRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, MutationRefused, UnmappedMechanism
@@ -83,48 +82,28 @@ Mailbox: TypeAlias = HeadSeatOutbox | FleetSeatMailbox
 INTERRUPTED: Final = "the runtime, or its actor, ended while it was under way"
 
 
-@frozen
-class _Pending:
-    """A delivery that has not left yet."""
-
-    message: Message
-    mechanism: Mechanism
-
-
-@define(eq=False)
-class _Waiting:
-    """Who waits for what, in this activation."""
-
-    callers: dict[str, list[Envelope]] = field(factory=dict)
-    """By delivery id, those who called `deliver`."""
-    pollers: dict[str, Envelope] = field(factory=dict)
-    alarms: dict[tuple[Deadline, str], trio.CancelScope] = field(factory=dict)
-    sending: dict[str, trio.CancelScope] = field(factory=dict)
-
-
 class DeliveryDesk:
     """The outbound deliveries of one pane, for one activation of its actor."""
 
     def __init__(self, actor: Actor, pane_id: str, mechanisms: Mapping[str, Mechanism]) -> None:
-        self._actor = actor
-        self._system = actor.system
-        self._pane_id = pane_id
-        self._mechanisms = mechanisms
-        self._row: DeliveryRecord | None = None
-        self._pending: _Pending | None = None
-        self._waiting = _Waiting()
-        self._polls = itertools.count(1)
-        self._reply_open: set[str] = set()
-        """Acknowledged events of a head seat whose reply window is open."""
+        self.actor = actor
+        self.system = actor.system
+        self.pane_id = pane_id
+        self.mechanisms = mechanisms
+        self.row: DeliveryRecord | None = None
+        self.pending: Pending | None = None
+        self.waiting = Waiting()
+        self._native = NativeSends(self)
+        self._seats = Seats(self)
         self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
             Deliver: self._deliver,
             ReconcileDelivery: self._reconcile,
-            PollEvents: self._poll,
-            AcknowledgeEvent: self._acknowledge,
-            ReplyEvent: self._reply,
+            PollEvents: self._seats.poll,
+            AcknowledgeEvent: self._seats.acknowledge,
+            ReplyEvent: self._seats.reply,
             CancelDelivery: self._cancel,
             TimeIsUp: self._time_is_up,
-            Inspected: self._inspected,
+            Inspected: self._native.inspected,
             SendEnded: self._send_ended,
         }
 
@@ -132,25 +111,24 @@ class DeliveryDesk:
 
     async def take_up(self, row: DeliveryRecord | None) -> None:
         """Go on from the pane's unresolved row; what was in flight in an earlier life is uncertain in this one."""
-        self._row = row
+        self.row = row
         if row is not None and row.outcome is None:
-            await self._hear("recover_delivery", row, words(row.mechanism, Heard.SILENCE, INTERRUPTED))
+            await self.hear("recover_delivery", row, words(row.mechanism, Heard.SILENCE, INTERRUPTED))
 
     @property
     def owes(self) -> bool:
         """Whether somebody waits here."""
-        return bool(self._waiting.callers or self._waiting.pollers)
+        return any(True for _ in self.waiting)
 
     def leftovers(self) -> list[Envelope]:
         """Everybody who waits in this activation."""
-        callers = itertools.chain.from_iterable(self._waiting.callers.values())
-        return [*callers, *self._waiting.pollers.values()]
+        return [*self.waiting]
 
     # -- sending --
 
     async def _deliver(self, envelope: Envelope) -> None:
         outbound = cast("Deliver", envelope.message).outbound
-        mechanism = self._mechanisms.get(outbound.via)
+        mechanism = self.mechanisms.get(outbound.via)
         if mechanism is None:
             raise UnmappedMechanism(outbound.via, "was not registered with this runtime")
         try:
@@ -166,25 +144,24 @@ class DeliveryDesk:
                 native=said.native,
                 detail=f"nothing was sent, because a record of this mechanism cannot be read: {damage}",
             )
-        if report is None and self._row is not None and self._can_inspect(self._row):
-            self._wait_for(self._row.delivery_id, envelope)
-            self._inspect(self._row.delivery_id, self._mechanisms[self._row.mechanism])
-        elif report is None and self._row is not None:
-            self._actor.answer(envelope, blocked_report(self._row))
+        if report is None and self.row is not None and self._native.can_inspect(self.row):
+            self._native.look_again(self.row, envelope)
+        elif report is None and self.row is not None:
+            self.actor.answer(envelope, blocked_report(self.row))
         elif report is not None:
-            self._actor.answer(envelope, report)
+            self.actor.answer(envelope, report)
         else:
             await self._begin(envelope, self._message_of(outbound), mechanism)
 
     async def _report_instead(self, outbound: Outbound) -> DeliveryReport | None:
         """The report of a call that begins nothing, or None; a fence that might still be lifted is none yet."""
         known = await self._known(outbound)
-        if known is not None and known.delivery_id != (self._row and self._row.delivery_id):
+        if known is not None and known.delivery_id != (self.row and self.row.delivery_id):
             return report_of(known, asked=outbound.text)
-        if self._pending is not None:
-            return blocked_report(self._pending.message)
-        if self._row is not None and self._row.outcome is None:
-            return blocked_report(self._row)
+        if self.pending is not None:
+            return blocked_report(self.pending.message)
+        if self.row is not None and self.row.outcome is None:
+            return blocked_report(self.row)
         if not outbound.text.strip():
             return _rejected(outbound, "the text is blank")
         return None
@@ -192,64 +169,65 @@ class DeliveryDesk:
     async def _known(self, outbound: Outbound) -> DeliveryRecord | None:
         """The row of the id that is asked for; on the way, look whether all that fences can be read."""
         unresolved = Query(DeliveryRecord, {"mechanism": outbound.via, "resolved_at": None})
-        mine = Query(DeliveryRecord, {"pane_id": self._pane_id, "resolved_at": None})
+        mine = Query(DeliveryRecord, {"pane_id": self.pane_id, "resolved_at": None})
         same = Query(DeliveryRecord, {"delivery_id": outbound.delivery_id})
-        _, fencing, rows = await self._system.line.load(unresolved, mine, same)
-        self._row = next(iter(fencing), None)
-        if rows and rows[0].pane_id != self._pane_id:
+        _, fencing, rows = await self.system.line.load(unresolved, mine, same)
+        self.row = next(iter(fencing), None)
+        if rows and rows[0].pane_id != self.pane_id:
             raise InvalidTransition(f"{outbound.delivery_id} is the id of a delivery to another pane")
         return rows[0] if rows else None
 
     def _message_of(self, outbound: Outbound) -> Message:
-        delivery_id = outbound.delivery_id or self._system.ids.new_id("delivery")
+        delivery_id = outbound.delivery_id or self.system.ids.new_id("delivery")
         return Message(
-            delivery_id=delivery_id, pane_id=self._pane_id, mechanism=outbound.via, text=storable_text(outbound.text)
+            delivery_id=delivery_id, pane_id=self.pane_id, mechanism=outbound.via, text=storable_text(outbound.text)
         )
 
     async def _begin(self, envelope: Envelope, message: Message, mechanism: Mechanism) -> None:
-        self._wait_for(message.delivery_id, envelope)
-        self._pending = _Pending(message, mechanism)
+        self.wait_for(message.delivery_id, envelope)
+        self.pending = Pending(message, mechanism)
         match mechanism:
             case HeadSeatOutbox() | FleetSeatMailbox():
-                self._arm(Deadline.GRACE, message.delivery_id, mechanism.grace_seconds)
-                await self._hand_out()
+                self.arm(Deadline.GRACE, message.delivery_id, mechanism.grace_seconds)
+                await self._seats.hand_out()
             case HarnessSeatControl():
-                self._inspect(message.delivery_id, mechanism)
+                self._native.inspect(message.delivery_id, mechanism)
             case ChannelTurn():
-                await self._send(mechanism.runner, mechanism.wait_seconds)
+                await self.send(mechanism.runner, mechanism.wait_seconds)
             case _:
-                await self._send(cast("SendingMechanism", mechanism).send, math.inf)
+                await self.send(cast("SendingMechanism", mechanism).send, math.inf)
 
-    async def _send(
+    async def send(
         self,
         run: Callable[[ChannelMessage], Awaitable[MechanismOutcome | TurnEnd]],
         wait_seconds: float,
         mechanism: str | None = None,
     ) -> None:
         """Commit the row of the pending delivery, then call the bridge's own function with it."""
-        row = await self._dispatch(mechanism=mechanism)
+        row = await self.dispatch(mechanism=mechanism)
         message = ChannelMessage(row.delivery_id, row.pane_id, row.text)
-        self._start_sending(row, lambda: self._system.callback(run, message), wait_seconds)
+        self.start_sending(row, lambda: self.system.callback(run, message), wait_seconds)
 
-    async def _dispatch(self, session: NativeSession | None = None, mechanism: str | None = None) -> DeliveryRecord:
+    async def dispatch(self, session: NativeSession | None = None, mechanism: str | None = None) -> DeliveryRecord:
         """Commit the row of the pending delivery: from here on it may have left."""
-        assert self._pending is not None
-        message = self._pending.message
+        assert self.pending is not None
+        message = self.pending.message
         if mechanism is not None:
             message = Message(
                 delivery_id=message.delivery_id, pane_id=message.pane_id, mechanism=mechanism, text=message.text
             )
-        now = self._system.clock.now_ns()
-        row = dispatch(message, now, session)
+        now = self.system.clock.now_ns()
+        row = new_row(message, now, session)
         await self._commit_first("dispatch", row, dispatched_event(row, now))
-        self._row = row
+        self.row = row
         return row
 
-    def _start_sending(
+    def start_sending(
         self, row: DeliveryRecord, call: Callable[[], Awaitable[MechanismOutcome | TurnEnd]], seconds: float
     ) -> None:
-        self._waiting.sending[row.delivery_id] = self._actor.spawn(self._await_sending, row, call)
-        self._arm(Deadline.ANSWER, row.delivery_id, seconds)
+        """Call the bridge beside the actor's loop; the row is durable, so whatever becomes of it can be told."""
+        self.waiting.sending[row.delivery_id] = self.actor.spawn(self._await_sending, row, call)
+        self.arm(Deadline.ANSWER, row.delivery_id, seconds)
 
     async def _await_sending(
         self, row: DeliveryRecord, call: Callable[[], Awaitable[MechanismOutcome | TurnEnd]]
@@ -261,301 +239,142 @@ class DeliveryDesk:
             outcome = words(row.mechanism, Heard.SILENCE, told(error))
         else:
             outcome = _outcome_of(row.mechanism, said)
-        await self._system.ask(self._actor.address, SendEnded(self._actor.activation, row.delivery_id, outcome))
+        await self.system.ask(self.actor.address, SendEnded(self.actor.activation, row.delivery_id, outcome))
 
     async def _send_ended(self, envelope: Envelope) -> None:
         message = cast("SendEnded", envelope.message)
-        if message.activation == self._actor.activation:
-            self._waiting.sending.pop(message.delivery_id, None)
-            self._disarm(Deadline.ANSWER, message.delivery_id)
+        if message.activation == self.actor.activation:
+            self.waiting.sending.pop(message.delivery_id, None)
+            self.disarm(Deadline.ANSWER, message.delivery_id)
             await self._hear_of("end_dispatch", message.delivery_id, message.outcome)
-        self._actor.answer(envelope, None)
-
-    # -- a native session: looked at before the dispatch, and to prove an earlier one --
-
-    def _can_inspect(self, row: DeliveryRecord) -> bool:
-        return row.session_id is not None and isinstance(self._mechanisms.get(row.mechanism), HarnessSeatControl)
-
-    def _inspect(self, delivery_id: str, mechanism: Mechanism) -> None:
-        assert isinstance(mechanism, HarnessSeatControl)
-        self._actor.spawn(self._await_inspection, delivery_id, mechanism)
-
-    async def _await_inspection(self, delivery_id: str, mechanism: HarnessSeatControl) -> None:
-        """Child task: look at the pane's harness."""
-        seen: object = None
-        fault = f"the harness could not be looked at within {mechanism.answer_seconds} s"
-        try:
-            with trio.move_on_after(mechanism.answer_seconds):
-                seen = await self._system.callback(mechanism.control.inspect, self._pane_id)
-                fault = "no session runs there" if seen is None else f"inspect answered {seen!r}"
-        except Exception as error:  # noqa: BLE001 - a harness that cannot be looked at is not there
-            fault = told(error)
-        session = seen if isinstance(seen, NativeSession) and seen.pane_id == self._pane_id else None
-        await self._system.ask(self._actor.address, Inspected(self._actor.activation, delivery_id, session, fault))
-
-    async def _inspected(self, envelope: Envelope) -> None:
-        message = cast("Inspected", envelope.message)
-        if message.activation == self._actor.activation:
-            if self._pending is not None and self._pending.message.delivery_id == message.delivery_id:
-                await self._send_natively(message.session, message.fault)
-            else:
-                await self._judge_evidence(message.delivery_id, message.session)
-        self._actor.answer(envelope, None)
-
-    async def _send_natively(self, session: NativeSession | None, fault: str) -> None:
-        """The harness was looked at: send to exactly the session that was seen, or say that there was none."""
-        assert self._pending is not None
-        mechanism = self._pending.mechanism
-        assert isinstance(mechanism, HarnessSeatControl)
-        if session is None:
-            await self._end_unsent("offline", words("harness_seat", Heard.NOBODY, fault))
-            return
-        row = await self._dispatch(session)
-        send = mechanism.control.send
-        self._start_sending(
-            row,
-            lambda: self._system.callback(send, session, row.delivery_id, row.text),
-            mechanism.answer_seconds,
-        )
-
-    async def _judge_evidence(self, delivery_id: str, seen: NativeSession | None) -> None:
-        """A new call looks whether the unresolved original arrived; its own text is not sent, whatever the answer."""
-        row = self._row
-        if row is not None and row.delivery_id == delivery_id and seen is not None and proves(row, seen):
-            await self._hear("prove", row, words(row.mechanism, Heard.PROVED), answer=False)
-        original = await self._find(delivery_id)
-        assert original is not None  # its callers wait because it is there
-        for envelope in self._waiting.callers.pop(delivery_id, []):
-            self._actor.answer(envelope, _after_evidence(original, cast("Deliver", envelope.message).outbound))
-
-    # -- mailboxes: an event is taken, acknowledged, perhaps replied to --
-
-    async def _poll(self, envelope: Envelope) -> None:
-        wait_seconds = cast("PollEvents", envelope.message).wait_seconds
-        number = str(next(self._polls))
-        self._waiting.pollers[number] = envelope
-        await self._hand_out()
-        if number in self._waiting.pollers:
-            if wait_seconds <= 0:
-                del self._waiting.pollers[number]
-                self._actor.answer(envelope, [])
-            else:
-                self._arm(Deadline.POLL, number, wait_seconds)
-
-    async def _hand_out(self) -> None:
-        """Give the queued event to the poll that has waited longest and is still there."""
-        pending = self._pending
-        if pending is None or not isinstance(pending.mechanism, HeadSeatOutbox | FleetSeatMailbox):
-            return
-        self._forget_gone_pollers()
-        number = next(iter(self._waiting.pollers), None)
-        if number is None:
-            return
-        envelope = self._waiting.pollers[number]  # stays parked until it is answered: a death on the way is its own
-        row = await self._dispatch()
-        self._disarm(Deadline.GRACE, row.delivery_id)
-        self._arm(Deadline.ACKNOWLEDGEMENT, row.delivery_id, pending.mechanism.acknowledge_seconds)
-        del self._waiting.pollers[number]
-        self._disarm(Deadline.POLL, number)
-        event = MailboxEvent(row.delivery_id, row.delivery_id, row.pane_id, row.mechanism, row.text)
-        self._actor.answer(envelope, [event])
-
-    def _forget_gone_pollers(self) -> None:
-        for number, envelope in list(self._waiting.pollers.items()):
-            if envelope.reply.abandoned:
-                del self._waiting.pollers[number]
-                self._disarm(Deadline.POLL, number)
-
-    async def _acknowledge(self, envelope: Envelope) -> None:
-        message = cast("AcknowledgeEvent", envelope.message)
-        row = await self._event(message.event_id)
-        if row is None:
-            await self.refuse(envelope, Reason.UNKNOWN_DELIVERY, f"no event {message.event_id} was handed out here")
-            return
-        said = words(row.mechanism, Heard.ACKNOWLEDGED)
-        outcome = MechanismOutcome(said.outcome, message.native or said.native, message.delay)
-        if row.mechanism == "head_seat" and message.native is not None:
-            outcome = MechanismOutcome(said.outcome, None, message.delay, f"the seat said {message.native!r}")
-        self._disarm(Deadline.ACKNOWLEDGEMENT, row.delivery_id)
-        window = self._reply_seconds(row)
-        applied = await self._hear("acknowledge", row, outcome, answer=window <= 0)
-        if applied and window > 0:
-            self._reply_open.add(row.delivery_id)
-            self._arm(Deadline.REPLY, row.delivery_id, window)
-        self._answer_event(envelope, applied=applied)
-
-    async def _reply(self, envelope: Envelope) -> None:
-        message = cast("ReplyEvent", envelope.message)
-        row = await self._event(message.event_id)
-        if row is None:
-            await self.refuse(envelope, Reason.UNKNOWN_DELIVERY, f"no event {message.event_id} was handed out here")
-            return
-        acknowledged = row.resolved_at is not None
-        if acknowledged and row.mechanism == "head_seat" and row.reply is None and not self._is_reply_open(row):
-            await self.refuse(envelope, Reason.REPLY_TOO_LATE, "the window for a reply is over")
-            return
-        self._disarm(Deadline.ACKNOWLEDGEMENT, row.delivery_id)
-        self._disarm(Deadline.REPLY, row.delivery_id)
-        self._reply_open.discard(row.delivery_id)
-        said = words(row.mechanism, Heard.REPLIED)
-        applied = await self._hear("reply", row, said, reply=storable_text(message.text))
-        self._answer_event(envelope, applied=applied)
-
-    def _is_reply_open(self, row: DeliveryRecord) -> bool:
-        return row.delivery_id in self._reply_open
-
-    def _reply_seconds(self, row: DeliveryRecord) -> float:
-        """How long the callers of this event still wait for a reply once it is acknowledged."""
-        mechanism = self._mechanisms.get(row.mechanism)
-        waited_for = row.delivery_id in self._waiting.callers
-        return mechanism.reply_seconds if isinstance(mechanism, HeadSeatOutbox) and waited_for else 0
-
-    async def _event(self, event_id: str) -> DeliveryRecord | None:
-        """The row of an event that was handed out to a poll of this pane."""
-        row = await self._find(event_id)
-        polled = row is not None and row.dispatched_at is not None and row.mechanism in {"head_seat", "fleet_seat"}
-        return row if polled else None
-
-    def _answer_event(self, envelope: Envelope, *, applied: bool) -> None:
-        answer: Answer = Applied() if applied else Unchanged()
-        self._actor.answer(envelope, answer)
+        self.actor.answer(envelope, None)
 
     # -- deadlines --
 
-    def _arm(self, deadline: Deadline, subject: str, seconds: float) -> None:
+    def arm(self, deadline: Deadline, subject: str, seconds: float) -> None:
+        """Have the actor told when so many seconds have passed; infinity is never."""
         if seconds < math.inf:
-            self._waiting.alarms[deadline, subject] = self._actor.spawn(self._remind, deadline, subject, seconds)
+            self.waiting.alarms[deadline, subject] = self.actor.spawn(self._remind, deadline, subject, seconds)
 
-    def _disarm(self, deadline: Deadline, subject: str) -> None:
-        alarm = self._waiting.alarms.pop((deadline, subject), None)
+    def disarm(self, deadline: Deadline, subject: str) -> None:
+        """The deadline was met."""
+        alarm = self.waiting.alarms.pop((deadline, subject), None)
         if alarm is not None:
             alarm.cancel()
 
     async def _remind(self, deadline: Deadline, subject: str, seconds: float) -> None:
         """Child task: tell the actor when the time is up."""
         await trio.sleep(seconds)
-        await self._system.ask(self._actor.address, TimeIsUp(self._actor.activation, deadline, subject))
+        await self.system.ask(self.actor.address, TimeIsUp(self.actor.activation, deadline, subject))
 
     async def _time_is_up(self, envelope: Envelope) -> None:
         message = cast("TimeIsUp", envelope.message)
-        mine = message.activation == self._actor.activation
-        if mine and self._waiting.alarms.pop((message.deadline, message.subject), None) is not None:
+        mine = message.activation == self.actor.activation
+        if mine and self.waiting.alarms.pop((message.deadline, message.subject), None) is not None:
             await self._pass_deadline(message.deadline, message.subject)
-        self._actor.answer(envelope, None)
+        self.actor.answer(envelope, None)
 
     async def _pass_deadline(self, deadline: Deadline, subject: str) -> None:
         match deadline:
             case Deadline.POLL:
-                self._actor.answer(self._waiting.pollers.pop(subject), [])
+                self.actor.answer(self.waiting.pollers.pop(subject), [])
             case Deadline.GRACE:
-                await self._nobody_polled()
+                await self._seats.nobody_polled()
             case Deadline.REPLY:
-                self._reply_open.discard(subject)
-                await self._answer_callers(subject)
+                await self._seats.close_window(subject)
             case Deadline.ACKNOWLEDGEMENT:
                 await self._silence(subject, f"no acknowledgement: waited for {deadline.value} in vain")
             case Deadline.ANSWER:
                 await self._no_answer(subject)
 
-    async def _nobody_polled(self) -> None:
-        """The grace is over and the event was never taken: nothing left, and only now may the seat's fallback run."""
-        if self._pending is None:
-            return
-        mechanism = self._pending.mechanism
-        if isinstance(mechanism, HeadSeatOutbox) and mechanism.fallback is not None:
-            await self._send(mechanism.fallback, math.inf, "channel_turn")
-            return
-        said = words(self._pending.message.mechanism, Heard.NOBODY, "nobody polled for it")
-        await self._end_unsent("unbound", said)
-
     async def _no_answer(self, delivery_id: str) -> None:
         """A chat turn goes on without its caller; a native control that stays silent leaves its dispatch uncertain."""
-        row = self._row
+        row = self.row
         if row is None or row.delivery_id != delivery_id:
             return
         if row.mechanism == "channel_turn":
-            for envelope in self._waiting.callers.pop(delivery_id, []):
-                self._actor.answer(envelope, pending_report(row))
+            for envelope in self.waiting.callers.pop(delivery_id, []):
+                self.actor.answer(envelope, pending_report(row))
             return
         await self._silence(delivery_id, "the control did not answer in time")
-        scope = self._waiting.sending.get(delivery_id)
+        scope = self.waiting.sending.get(delivery_id)
         if scope is not None:
             scope.cancel()
 
     async def _silence(self, delivery_id: str, detail: str) -> None:
-        if self._row is not None and self._row.delivery_id == delivery_id:
-            said = words(self._row.mechanism, Heard.SILENCE, detail)
-            await self._hear("expire", self._row, said)
+        if self.row is not None and self.row.delivery_id == delivery_id:
+            said = words(self.row.mechanism, Heard.SILENCE, detail)
+            await self.hear("expire", self.row, said)
 
     # -- an operator's word --
 
     async def _reconcile(self, envelope: Envelope) -> None:
         message = cast("ReconcileDelivery", envelope.message)
-        row = await self._find(message.delivery_id)
+        row = await self.find(message.delivery_id)
         if row is None:
             raise InvalidTransition(f"there is no delivery {message.delivery_id} to this pane")
         if row.uncertain and row.abandoned_at is None and proves(row, message.evidence):
-            await self._hear("prove", row, words(row.mechanism, Heard.PROVED))
-            row = await self._find(message.delivery_id) or row
-        self._actor.answer(envelope, report_of(row))
+            await self.hear("prove", row, words(row.mechanism, Heard.PROVED))
+            row = await self.find(message.delivery_id) or row
+        self.actor.answer(envelope, report_of(row))
 
     async def _cancel(self, envelope: Envelope) -> None:
         delivery_id = cast("CancelDelivery", envelope.message).delivery_id
-        if self._pending is not None and self._pending.message.delivery_id == delivery_id:
-            said = words(self._pending.message.mechanism, Heard.WITHDRAWN, "cancelled before it left")
-            await self._end_unsent("withdraw", said)
-            self._actor.answer(envelope, Applied())
+        if self.pending is not None and self.pending.message.delivery_id == delivery_id:
+            said = words(self.pending.message.mechanism, Heard.WITHDRAWN, "cancelled before it left")
+            await self.end_unsent("withdraw", said)
+            self.actor.answer(envelope, Applied())
             return
-        row = await self._find(delivery_id)
+        row = await self.find(delivery_id)
         if row is None:
             await self.refuse(envelope, Reason.UNKNOWN_DELIVERY, f"there is no delivery {delivery_id} to this pane")
         elif row.outcome is None:
             said = words(row.mechanism, Heard.SILENCE, "cancelled after it had left")
-            await self._hear("cancel", row, said)
-            self._actor.answer(envelope, Applied())
+            await self.hear("cancel", row, said)
+            self.actor.answer(envelope, Applied())
         else:
-            self._actor.answer(envelope, Unchanged())
+            self.actor.answer(envelope, Unchanged())
 
     async def settle(self, delivery_id: str, approval: str) -> Answer | None:
         """Abandon an uncertain delivery; None if the id is none of this pane's outbound ones."""
-        row = await self._find(delivery_id)
+        row = await self.find(delivery_id)
         if row is None:
             return None
-        now = self._system.clock.now_ns()
+        now = self.system.clock.now_ns()
         settled = abandon(row, now)
         if settled is None:
             return Unchanged()
-        settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self._pane_id, approval=approval, at=now)
+        settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self.pane_id, approval=approval, at=now)
         event = NewEvent(
             kind="delivery.settled",
-            address=self._actor.address,
+            address=self.actor.address,
             at=now,
             data={"delivery_id": delivery_id, "approval": approval},
         )
-        self._actor.reached("settle", "decided")
-        await self._system.line.commit(Mutation(label="pane.settle", puts=(settled, settlement), events=(event,)))
-        self._row = None
-        self._actor.reached("settle", "applied")
+        self.actor.reached("settle", "decided")
+        await self.system.line.commit(Mutation(label="pane.settle", puts=(settled, settlement), events=(event,)))
+        self.row = None
+        self.actor.reached("settle", "applied")
         return Applied()
 
     # -- writing and answering --
 
-    async def _end_unsent(self, transition: str, said: MechanismOutcome) -> None:
+    async def end_unsent(self, transition: str, said: MechanismOutcome) -> None:
         """The pending delivery never left; that is final for its id."""
-        assert self._pending is not None
-        message = self._pending.message
-        now = self._system.clock.now_ns()
+        assert self.pending is not None
+        message = self.pending.message
+        now = self.system.clock.now_ns()
         row = never_sent(message, said, now)
-        self._disarm(Deadline.GRACE, message.delivery_id)
+        self.disarm(Deadline.GRACE, message.delivery_id)
         await self._commit_first(transition, row, reported_event(row, now))
-        self._answer_all(message.delivery_id, row)
+        self.answer_all(message.delivery_id, row)
 
     async def _hear_of(self, transition: str, delivery_id: str, said: MechanismOutcome) -> None:
-        row = await self._find(delivery_id)
+        row = await self.find(delivery_id)
         if row is not None:
-            await self._hear(transition, row, said)
+            await self.hear(transition, row, said)
 
-    async def _hear(
+    async def hear(
         self,
         transition: str,
         row: DeliveryRecord,
@@ -565,67 +384,70 @@ class DeliveryDesk:
         answer: bool = True,
     ) -> bool:
         """Write down what was heard of a delivery, then tell its callers; whether it changed anything."""
-        now = self._system.clock.now_ns()
-        after = hear(row, said, now, reply=reply)
+        now = self.system.clock.now_ns()
+        after = after_hearing(row, said, now, reply=reply)
         if after is None:
             return False
         await self._commit(transition, after, reported_event(after, now))
-        if self._row is not None and self._row.delivery_id == after.delivery_id:
-            self._row = after if after.resolved_at is None else None
+        if self.row is not None and self.row.delivery_id == after.delivery_id:
+            self.row = after if after.resolved_at is None else None
         if answer:
-            self._answer_all(after.delivery_id, after)
+            self.answer_all(after.delivery_id, after)
         return True
 
     async def _commit_first(self, transition: str, row: DeliveryRecord, event: NewEvent) -> None:
         """Commit the first row of the pending delivery; refused, as when its id was used elsewhere, it is dropped."""
-        assert self._pending is not None
-        pending, self._pending = self._pending, None
+        assert self.pending is not None
+        pending, self.pending = self.pending, None
         try:
             await self._commit(transition, row, event)
         except MutationRefused as refused:
-            for envelope in self._waiting.callers.pop(pending.message.delivery_id, []):
+            for envelope in self.waiting.callers.pop(pending.message.delivery_id, []):
                 envelope.reply.fail(refused)
             raise
 
     async def _commit(self, transition: str, row: DeliveryRecord, event: NewEvent) -> None:
-        self._actor.reached(transition, "decided")
-        await self._system.line.commit(Mutation(label=f"pane.{transition}", puts=(row,), events=(event,)))
-        self._actor.reached(transition, "applied")
+        self.actor.reached(transition, "decided")
+        await self.system.line.commit(Mutation(label=f"pane.{transition}", puts=(row,), events=(event,)))
+        self.actor.reached(transition, "applied")
 
-    async def _find(self, delivery_id: str) -> DeliveryRecord | None:
+    async def find(self, delivery_id: str) -> DeliveryRecord | None:
         """A delivery to this pane: the unresolved one from memory, any other from the store."""
-        if self._row is not None and self._row.delivery_id == delivery_id:
-            return self._row
-        (rows,) = await self._system.line.load(
-            Query(DeliveryRecord, {"delivery_id": delivery_id, "pane_id": self._pane_id})
+        if self.row is not None and self.row.delivery_id == delivery_id:
+            return self.row
+        (rows,) = await self.system.line.load(
+            Query(DeliveryRecord, {"delivery_id": delivery_id, "pane_id": self.pane_id})
         )
         return rows[0] if rows else None
 
-    def _wait_for(self, delivery_id: str, envelope: Envelope) -> None:
-        self._waiting.callers.setdefault(delivery_id, []).append(envelope)
+    def wait_for(self, delivery_id: str, envelope: Envelope) -> None:
+        """Answer this caller with the report of that delivery."""
+        self.waiting.callers.setdefault(delivery_id, []).append(envelope)
 
-    async def _answer_callers(self, delivery_id: str) -> None:
-        row = await self._find(delivery_id)
+    async def answer_callers(self, delivery_id: str) -> None:
+        """Answer whoever waits for that delivery with its report."""
+        row = await self.find(delivery_id)
         if row is not None:
-            self._answer_all(delivery_id, row)
+            self.answer_all(delivery_id, row)
 
-    def _answer_all(self, delivery_id: str, row: DeliveryRecord) -> None:
-        for envelope in self._waiting.callers.pop(delivery_id, []):
-            self._actor.answer(envelope, report_of(row))
+    def answer_all(self, delivery_id: str, row: DeliveryRecord) -> None:
+        """Answer whoever waits for that delivery with the report of `row`."""
+        for envelope in self.waiting.callers.pop(delivery_id, []):
+            self.actor.answer(envelope, report_of(row))
 
     async def refuse(self, envelope: Envelope, reason: Reason, detail: str) -> None:
         """Refuse a call; the refusal is kept as a dead letter (DA-21)."""
         call = envelope.message.CALL
         letter = NewDeadLetter(
-            at=self._system.clock.now_ns(),
-            address=self._actor.address,
+            at=self.system.clock.now_ns(),
+            address=self.actor.address,
             call=call,
             incarnation_id=None,
             reason=reason.value,
             detail=detail,
         )
-        await self._system.line.commit(Mutation(label=f"pane.{call}", dead_letters=(letter,)))
-        self._actor.answer(envelope, Refused(reason, detail))
+        await self.system.line.commit(Mutation(label=f"pane.{call}", dead_letters=(letter,)))
+        self.actor.answer(envelope, Refused(reason, detail))
 
 
 def _rejected(outbound: Outbound, detail: str) -> DeliveryReport:
@@ -649,19 +471,3 @@ def _outcome_of(mechanism: str, said: object) -> MechanismOutcome:
             return MechanismOutcome(outcome, native, None, text)
         case _:
             return words(mechanism, Heard.SILENCE, f"it answered {said!r}")
-
-
-def _after_evidence(original: DeliveryRecord, outbound: Outbound) -> DeliveryReport:
-    """The report of a call that came while `original` was unresolved and had it looked for."""
-    if original.uncertain:
-        return blocked_report(original)
-    if fingerprint_of(outbound.text) == original.fingerprint:
-        return report_of(original)
-    return DeliveryReport(
-        delivery_id=outbound.delivery_id,
-        stage=None,
-        stop=Stop.UNAVAILABLE,
-        mechanism=outbound.via,
-        outcome="unsent",
-        detail=f"the earlier delivery {original.delivery_id} is resolved; this text was not sent",
-    )

@@ -113,7 +113,7 @@ class Message:
 def dispatch(message: Message, now: int, session: NativeSession | None = None) -> DeliveryRecord:
     """The row to commit before `message` may leave; for a native send, with what was in the session before."""
     entries = None if session is None else session.entries
-    before = None if entries is None else [entry.entry_id for entry in entries]
+    before = None if entries is None else [storable_text(entry.entry_id) for entry in entries]
     return DeliveryRecord(
         delivery_id=message.delivery_id,
         pane_id=message.pane_id,
@@ -122,8 +122,8 @@ def dispatch(message: Message, now: int, session: NativeSession | None = None) -
         fingerprint=fingerprint_of(message.text),
         created_at=now,
         dispatched_at=now,
-        session_id=None if session is None else session.session_id,
-        agent=None if session is None else session.agent,
+        session_id=None if session is None else storable_text(session.session_id),
+        agent=None if session is None else storable_text(session.agent),
         entries_before=None if before is None else json_text(before, "the entries seen before"),
     )
 
@@ -207,7 +207,8 @@ def proves(row: DeliveryRecord, seen: NativeSession) -> bool:
     An older entry, a fragment, another session, pane or agent, an unreadable transcript, one that was unreadable when
     the message left, and a row whose own text is damaged prove nothing.
     """
-    if (row.pane_id, row.session_id, row.agent) != (seen.pane_id, seen.session_id, seen.agent):
+    session = (seen.pane_id, storable_text(seen.session_id), storable_text(seen.agent))
+    if (row.pane_id, row.session_id, row.agent) != session:
         return False
     if row.entries_before is None or seen.entries is None or fingerprint_of(row.text) != row.fingerprint:
         return False
@@ -218,7 +219,7 @@ def proves(row: DeliveryRecord, seen: NativeSession) -> bool:
     return isinstance(before, list) and any(
         entry.role == "operator"
         and entry.complete
-        and entry.entry_id not in before
+        and storable_text(entry.entry_id) not in before
         and fingerprint_of(entry.text) == row.fingerprint
         for entry in seen.entries
     )

@@ -1,0 +1,42 @@
+"""Who and what a pane's outbound deliveries wait for, in one activation; nothing of it is durable."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import trio
+from attrs import define, field, frozen
+
+from fencepost.actors.delivery_calls import Deadline
+from fencepost.actors.delivery_messages import Mechanism
+from fencepost.actors.delivery_state import Message
+from fencepost.mailbox.envelope import Envelope
+
+__all__ = ["Pending", "Waiting"]
+
+
+@frozen
+class Pending:
+    """A delivery that has not left yet: it is queued for a poll, or its harness is being looked at."""
+
+    message: Message
+    mechanism: Mechanism
+
+
+@define(eq=False)
+class Waiting:
+    """Callers, pollers, alarms and dispatches under way; iterating gives everybody who waits for an answer."""
+
+    callers: dict[str, list[Envelope]] = field(factory=dict)
+    """By delivery id, those who called `deliver`."""
+    looking: dict[str, list[Envelope]] = field(factory=dict)
+    """By the unresolved original's id, later calls that had its session looked at; their own texts are not sent."""
+    pollers: dict[str, Envelope] = field(factory=dict)
+    """By the number of the poll, in order of arrival."""
+    alarms: dict[tuple[Deadline, str], trio.CancelScope] = field(factory=dict)
+    sending: dict[str, trio.CancelScope] = field(factory=dict)
+
+    def __iter__(self) -> Iterator[Envelope]:
+        yield from itertools.chain.from_iterable([*self.callers.values(), *self.looking.values()])
+        yield from self.pollers.values()
