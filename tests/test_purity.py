@@ -17,6 +17,10 @@ PURE = {
     "fencepost.actors.boundary",
     "fencepost.actors.calls",
     "fencepost.actors.decision",
+    "fencepost.actors.delivery_calls",
+    "fencepost.actors.delivery_messages",
+    "fencepost.actors.delivery_state",
+    "fencepost.actors.inbound_state",
     "fencepost.actors.incarnation_state",
     "fencepost.actors.intent_events",
     "fencepost.actors.intent_state",
@@ -34,12 +38,15 @@ PURE = {
     "fencepost.actors.tool_state",
     "fencepost.mailbox.address",
     "fencepost.mailbox.claim",
+    "fencepost.mailbox.delivery_ids",
+    "fencepost.mailbox.delivery_records",
     "fencepost.mailbox.errors",
     "fencepost.mailbox.ladder",
     "fencepost.mailbox.mutation",
     "fencepost.mailbox.query",
     "fencepost.mailbox.storable",
     "fencepost.mailbox.text",
+    "fencepost.mailbox.record",
     "fencepost.mailbox.records",
     "fencepost.mailbox.strict_json",
     "fencepost.supervisor.fence",
@@ -57,7 +64,7 @@ MUST_EXIST = {
 # themselves (tests/test_exports.py).
 HARMLESS = {
     "__future__", "abc", "attr", "attrs", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "enum",
-    "functools", "hashlib", "heapq", "inspect", "itertools", "json", "keyword", "math", "operator", "orjson", "re",
+    "functools", "hashlib", "html", "heapq", "inspect", "itertools", "json", "keyword", "math", "operator", "orjson", "re",
     "string", "struct", "textwrap", "types", "typing", "typing_extensions", "unicodedata",
 }  # fmt: skip
 PACKAGE_INITS = {"fencepost", "fencepost.mailbox", "fencepost.actors", "fencepost.supervisor"}
