@@ -17,6 +17,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.supervisor.hosts": ("CallbackStopped",),
     "fencepost.supervisor.invariants": ("Violation", "check"),
     "fencepost.supervisor.options": ("Options",),
+    "fencepost.supervisor.pump": ("ChannelPump", "NotificationSink", "PumpSource", "PumpStopped"),
     "fencepost.supervisor.runtime": ("open_supervisor",),
     "fencepost.supervisor.status": ("RuntimeStatus",),
     "fencepost.supervisor.pane": ("Pane",),
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
     from fencepost.supervisor.invariants import Violation as Violation, check as check
     from fencepost.supervisor.options import Options as Options
     from fencepost.supervisor.pane import Pane as Pane
+    from fencepost.supervisor.pump import (
+        ChannelPump as ChannelPump,
+        NotificationSink as NotificationSink,
+        PumpSource as PumpSource,
+        PumpStopped as PumpStopped,
+    )
     from fencepost.supervisor.runtime import open_supervisor as open_supervisor
     from fencepost.supervisor.status import RuntimeStatus as RuntimeStatus
     from fencepost.supervisor.supervisor import IntentHandle as IntentHandle, Supervisor as Supervisor

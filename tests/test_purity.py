@@ -64,8 +64,8 @@ MUST_EXIST = {
 # themselves (tests/test_exports.py).
 HARMLESS = {
     "__future__", "abc", "attr", "attrs", "base64", "binascii", "bisect", "collections", "copy", "dataclasses", "enum",
-    "functools", "hashlib", "html", "heapq", "inspect", "itertools", "json", "keyword", "math", "operator", "orjson", "re",
-    "string", "struct", "textwrap", "types", "typing", "typing_extensions", "unicodedata",
+    "functools", "hashlib", "heapq", "html", "inspect", "itertools", "json", "keyword", "math", "operator", "orjson",
+    "re", "string", "struct", "textwrap", "types", "typing", "typing_extensions", "unicodedata",
 }  # fmt: skip
 PACKAGE_INITS = {"fencepost", "fencepost.mailbox", "fencepost.actors", "fencepost.supervisor"}
 BUILTINS_THAT_REACH_OUT = {"__import__", "breakpoint", "compile", "eval", "exec", "input", "open", "print"}
