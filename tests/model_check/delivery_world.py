@@ -1,0 +1,454 @@
+"""The delivery core: two bridges, one pane, a lossy wire, restarts anywhere; every interleaving.
+
+Both sides are the shipped pure functions: the bridges decide by `claim`, the service by `inbound_state`.  The wire
+between them may lose, delay, double and reorder; bridges, the service's actor and the service die at any step, and what
+each of them had written down stays.  Receipts cross it as the JSON of contract D-28, so each side reads what the other
+one wrote.
+
+Each bridge has a text to send.  What a bridge was told is kept, and so are the POSTs and the turns of every id: the
+invariants of protocol-delivery.md section 10 are about those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from fencepost.actors.delivery_messages import InboundPost, Receipt
+from fencepost.actors.inbound_state import Accept, Answered, Asked, Traces, judge_lookup, judge_post as judge_accept
+from fencepost.mailbox.claim import Claim, Finding, Judged, Response, Step, judge_post, judge_receipt
+from fencepost.mailbox.delivery_records import AcceptanceRecord, FenceRecord, TombstoneRecord
+from fencepost.mailbox.ladder import Stage, Stop
+
+__all__ = ["WORLDS", "Broken", "Found", "State", "World", "explore"]
+
+PANE: Final = "pane"
+BINDING: Final = "b" * 64
+IDS_MAX: Final = 2
+
+
+class World(NamedTuple):
+    """What the bridges want to send, each in its order, and how many POSTs the wire may double."""
+
+    wanted: tuple[tuple[str, ...], ...]
+    doubled_max: int = 1
+
+
+WORLDS: Final = (World((("one",), ("other",))), World((("same",), ("same",))))
+
+
+class Broken(Exception):  # noqa: N818 - what a search finds
+    """A law does not hold."""
+
+
+class Bridge(NamedTuple):
+    """One bridge: how many texts it has dealt with, and what it waits for."""
+
+    done: int = 0
+    step: str = "idle"
+    """idle, claimed (the claim is written, nothing sent), posting or asking."""
+    claim: Claim | None = None
+
+
+class Request(NamedTuple):
+    """On its way to the service."""
+
+    kind: str
+    bridge: int
+    claim: Claim
+
+
+class Reply(NamedTuple):
+    """On its way to a bridge."""
+
+    kind: str
+    bridge: int
+    claim: Claim
+    word: str
+
+
+class Service(NamedTuple):
+    """What the service has written down, and the request it is in the middle of."""
+
+    fence: FenceRecord | None = None
+    tombstones: frozenset[TombstoneRecord] = frozenset()
+    acceptances: frozenset[AcceptanceRecord] = frozenset()
+    runs: frozenset[str] = frozenset()
+    busy: tuple[Request, str] | None = None
+
+
+class State(NamedTuple):
+    """Everything there is."""
+
+    claim: Claim | None
+    """The claim's file."""
+    bridges: tuple[Bridge, ...]
+    wire: frozenset[Request | Reply]
+    service: Service
+    minted: int
+    posts: tuple[int, ...]
+    turns: tuple[int, ...]
+    doubled: int
+    told: frozenset[tuple[str, str]]
+    """Pairs of an id and what was said of it; of texts that were not sent, under `unsent`."""
+
+
+class Found(NamedTuple):
+    """What an exploration saw."""
+
+    states: int
+    transitions: int
+    ends: int
+
+
+def first(world: World) -> State:
+    """Nobody has sent anything."""
+    return State(
+        None,
+        tuple(Bridge() for _ in world.wanted),
+        frozenset(),
+        Service(),
+        0,
+        (0,) * IDS_MAX,
+        (0,) * IDS_MAX,
+        0,
+        frozenset(),
+    )
+
+
+def _id(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012}"
+
+
+def _number(delivery_id: str) -> int:
+    return int(delivery_id[-12:])
+
+
+def _raised(counts: tuple[int, ...], number: int) -> tuple[int, ...]:
+    return tuple(count + (place == number) for place, count in enumerate(counts))
+
+
+# -- bridges -----------------------------------------------------------------------------------------------------
+
+
+def bridge_steps(state: State, world: World) -> Iterator[tuple[str, State]]:
+    """What each bridge can do next, and that it may die."""
+    for number, bridge in enumerate(state.bridges):
+        if bridge.step != "idle":
+            yield f"bridge {number} dies", _with_bridge(state, number, Bridge(bridge.done))
+            yield f"bridge {number} gives up waiting", _finding(state, number, _lost(bridge))
+        if bridge.step == "idle" and bridge.done < len(world.wanted[number]):
+            yield from _begin(state, number, bridge, world.wanted[number][bridge.done])
+        elif bridge.step == "claimed":
+            assert bridge.claim is not None
+            posting = _with_bridge(state, number, bridge._replace(step="posting"))
+            sent = posting._replace(
+                wire=posting.wire | {Request("POST", number, bridge.claim)},
+                posts=_raised(posting.posts, _number(bridge.claim.delivery_id)),
+            )
+            yield f"bridge {number} posts", sent
+
+
+def _lost(bridge: Bridge) -> Judged:
+    """What no answer comes to."""
+    assert bridge.claim is not None
+    lost = TimeoutError("no answer")
+    if bridge.step == "asking":
+        return judge_receipt(bridge.claim, bridge.claim.fingerprint, lost)
+    return judge_post(bridge.claim, lost)
+
+
+def _begin(state: State, number: int, bridge: Bridge, text: str) -> Iterator[tuple[str, State]]:
+    held = state.claim
+    if held is not None:
+        asking = _with_bridge(state, number, bridge._replace(step="asking", claim=held))
+        yield (
+            f"bridge {number} asks about the original",
+            asking._replace(wire=asking.wire | {Request("GET", number, held)}),
+        )
+    elif state.minted < IDS_MAX:
+        claim = Claim.of(_id(state.minted), BINDING, text)
+        claimed = _with_bridge(state, number, bridge._replace(step="claimed", claim=claim))
+        yield f"bridge {number} claims", claimed._replace(claim=claim, minted=state.minted + 1)
+
+
+def _with_bridge(state: State, number: int, bridge: Bridge) -> State:
+    bridges = tuple(bridge if place == number else other for place, other in enumerate(state.bridges))
+    return state._replace(bridges=bridges)
+
+
+def _answered(state: State, reply: Reply, world: World) -> State:
+    """A reply reaches its bridge, which waits for it."""
+    bridge = state.bridges[reply.bridge]
+    response = _response(reply)
+    if reply.kind == "POST":
+        return _finding(state, reply.bridge, judge_post(reply.claim, response))
+    text = world.wanted[reply.bridge][bridge.done]
+    fingerprint = Claim.of(reply.claim.delivery_id, BINDING, text).fingerprint
+    return _finding(state, reply.bridge, judge_receipt(reply.claim, fingerprint, response))
+
+
+def _finding(state: State, number: int, judged: Judged) -> State:
+    """Carry out what the table says, tell the bridge's user, and be idle again."""
+    bridge, rule = state.bridges[number], judged.rule
+    assert bridge.claim is not None
+    claim = state.claim
+    if rule.step is Step.CLEAR and claim is not None and claim.delivery_id == bridge.claim.delivery_id:
+        claim = None
+    word = str(rule.reach.stage or rule.reach.stop)
+    told = state.told | {(bridge.claim.delivery_id if rule.original else "unsent", word)}
+    done = bridge.done + (rule.reach.stop is not Stop.UNCERTAIN and judged.finding is not Finding.NOT_CLEARED)
+    return _with_bridge(state, number, Bridge(done))._replace(claim=claim, told=told)
+
+
+# -- the wire ----------------------------------------------------------------------------------------------------
+
+
+def wire_steps(state: State, world: World) -> Iterator[tuple[str, State]]:
+    """Whatever is under way arrives, is lost, or is doubled; in any order."""
+    for message in state.wire:
+        rest = state._replace(wire=state.wire - {message})
+        yield f"the wire loses a {message.kind} of bridge {message.bridge}", rest
+        if isinstance(message, Reply):
+            yield f"an answer reaches bridge {message.bridge}", _answered(rest, message, world)
+        elif state.service.busy is None:
+            busy = state.service._replace(busy=(message, "judge"))
+            yield f"a {message.kind} of bridge {message.bridge} arrives", rest._replace(service=busy)
+            if message.kind == "POST" and state.doubled < world.doubled_max:
+                doubled = state._replace(service=busy, doubled=state.doubled + 1)
+                yield f"a {message.kind} of bridge {message.bridge} arrives and comes again", doubled
+
+
+def _response(reply: Reply) -> Response:
+    """The receipt as it crosses the wire (contract D-28)."""
+    members = {
+        "version": 1,
+        "received": reply.word == "stored",
+        "stage": reply.word,
+        "delivery_id": reply.claim.delivery_id,
+        "binding": reply.claim.binding,
+        "fingerprint": reply.claim.fingerprint,
+    }
+    return Response(200, json.dumps(members).encode())
+
+
+# -- the service -------------------------------------------------------------------------------------------------
+
+
+def service_steps(state: State, _world: World) -> Iterator[tuple[str, State]]:
+    """The next step of the request it serves, and that it may die at any."""
+    service = state.service
+    yield from _deaths(state)
+    if service.busy is None:
+        return
+    request, step = service.busy
+    if request.kind == "GET":
+        yield "a lookup is answered", _looked_up(state, request)
+    else:
+        yield f"the service: {step}", _STEPS[step](state, request)
+
+
+def _deaths(state: State) -> Iterator[tuple[str, State]]:
+    service = state.service
+    if service.busy is not None or _unpublished(service):
+        yield "the service dies and restarts", state._replace(service=restarted(service))
+
+
+def _unpublished(service: Service) -> str | None:
+    """The pending original that is accepted and has no run (s4)."""
+    fence = service.fence
+    if fence is None or fence.delivery_id in service.runs:
+        return None
+    return next((row.delivery_id for row in service.acceptances if row.delivery_id == fence.delivery_id), None)
+
+
+def restarted(service: Service) -> Service:
+    """What recovery makes of it: what was accepted and never published is published as failed, and nothing is run."""
+    lost = _unpublished(service)
+    return service._replace(busy=None, runs=service.runs if lost is None else service.runs | {lost})
+
+
+def _asked(claim: Claim) -> Asked:
+    return Asked(delivery_id=claim.delivery_id, pane_id=PANE, binding=claim.binding, fingerprint=claim.fingerprint)
+
+
+def _traces(service: Service, delivery_id: str) -> Traces:
+    tombstone = next((row for row in service.tombstones if row.delivery_id == delivery_id), None)
+    acceptance = next((row for row in service.acceptances if row.delivery_id == delivery_id), None)
+    return Traces(binding=BINDING, fence=service.fence, tombstone=tombstone, acceptance=acceptance)
+
+
+def _replied(state: State, request: Request, receipt: Receipt, *, clears: bool) -> State:
+    word = str(receipt.stage or receipt.stop)
+    if receipt.stage is Stage.STORED:
+        _require_backed(state, request.claim)
+    service = state.service._replace(busy=None, fence=None if clears else state.service.fence)
+    reply = Reply(request.kind, request.bridge, request.claim, word)
+    return state._replace(service=service, wire=state.wire | {reply})
+
+
+def _looked_up(state: State, request: Request) -> State:
+    verdict = judge_lookup(_asked(request.claim), _traces(state.service, request.claim.delivery_id))
+    return _replied(state, request, verdict.receipt, clears=verdict.clears)
+
+
+def _judge(state: State, request: Request) -> State:
+    claim = request.claim
+    post = InboundPost(claim.delivery_id, claim.binding, claim.text)
+    match judge_accept(PANE, post, _traces(state.service, claim.delivery_id)):
+        case Answered(receipt, clears):
+            return _replied(state, request, receipt, clears=clears)
+        case Accept():
+            return _next(state, request, "fence")
+
+
+def _next(state: State, request: Request, step: str, **written: object) -> State:
+    return state._replace(service=state.service._replace(busy=(request, step), **written))
+
+
+def _evidence(claim: Claim) -> dict[str, str]:
+    return {"delivery_id": claim.delivery_id, "binding": claim.binding, "fingerprint": claim.fingerprint}
+
+
+def _fence(state: State, request: Request) -> State:
+    if state.service.fence is not None:
+        raise Broken("2: a second pending original")
+    fence = FenceRecord(pane_id=PANE, **_evidence(request.claim), at=1)
+    return _next(state, request, "tombstone", fence=fence)
+
+
+def _tombstone(state: State, request: Request) -> State:
+    tombstone = TombstoneRecord(pane_id=PANE, **_evidence(request.claim), at=1)
+    return _next(state, request, "accept", tombstones=state.service.tombstones | {tombstone})
+
+
+def _accept(state: State, request: Request) -> State:
+    acceptance = AcceptanceRecord(
+        pane_id=PANE,
+        conversation_id="c",
+        **_evidence(request.claim),
+        text=request.claim.text,
+        wrapped_text=request.claim.text,
+        run_id=request.claim.delivery_id,
+        at=1,
+    )
+    return _next(state, request, "publish", acceptances=state.service.acceptances | {acceptance})
+
+
+def _publish(state: State, request: Request) -> State:
+    if request.claim.delivery_id in state.service.runs:
+        raise Broken("3: published twice")
+    return _next(state, request, "dispatch", runs=state.service.runs | {request.claim.delivery_id})
+
+
+def _dispatch(state: State, request: Request) -> State:
+    _require_backed(state, request.claim)
+    number = _number(request.claim.delivery_id)
+    return _next(state, request, "clear")._replace(turns=_raised(state.turns, number))
+
+
+def _clear(state: State, request: Request) -> State:
+    receipt = judge_lookup(_asked(request.claim), _traces(state.service, request.claim.delivery_id)).receipt
+    return _replied(state, request, receipt, clears=True)
+
+
+_STEPS: Final = {
+    "judge": _judge,
+    "fence": _fence,
+    "tombstone": _tombstone,
+    "accept": _accept,
+    "publish": _publish,
+    "dispatch": _dispatch,
+    "clear": _clear,
+}
+
+
+# -- laws --------------------------------------------------------------------------------------------------------
+
+
+def _require_backed(state: State, claim: Claim) -> None:
+    """5: what is called stored can be read, exactly."""
+    backed = any(_asked(claim).is_of(row) and row.text == claim.text for row in state.service.acceptances)
+    if not backed:
+        raise Broken(f"5: {claim.delivery_id} is called stored and is not")
+
+
+def judge(before: State, after: State) -> None:
+    """Section 10, by number, in one state and over the step that led to it."""
+    if max(after.posts) > 1:
+        raise Broken("1: an id was posted twice")
+    if max(after.turns) > 1:
+        raise Broken("3: a turn ran twice for one id")
+    accepted = {row.delivery_id for row in after.service.acceptances}
+    if not before.service.acceptances <= after.service.acceptances:
+        raise Broken("4: an acceptance changed")
+    if not before.service.tombstones <= after.service.tombstones:
+        raise Broken("4: a tombstone went away")
+    if not accepted <= {row.delivery_id for row in after.service.tombstones}:
+        raise Broken("4: accepted without a tombstone")
+    for number, turns in enumerate(after.turns):
+        if turns and _id(number) not in accepted:
+            raise Broken("3: a turn ran for what is not accepted")
+    for delivery_id, word in after.told:
+        if word == "stored" and delivery_id != "unsent" and delivery_id not in accepted:
+            raise Broken(f"5: {delivery_id} was told stored and is not accepted")
+        if word in {"unavailable", "rejected", "expired"} and delivery_id != "unsent" and delivery_id in accepted:
+            raise Broken(f"7: {delivery_id} was told {word} and is accepted")
+    if (
+        before.claim is not None
+        and after.claim != before.claim
+        and not any(word in {"stored", "unavailable"} for _, word in after.told)
+    ):
+        raise Broken("7: a claim went away, and nobody was told how it ended")
+
+
+# -- the search --------------------------------------------------------------------------------------------------
+
+
+def steps(state: State, world: World) -> Iterator[tuple[str, State]]:
+    """Every step that is possible in a state, and where it leads."""
+    for step in (bridge_steps, wire_steps, service_steps):
+        for name, after in step(state, world):
+            yield name, _without_late_answers(after)
+
+
+def _without_late_answers(state: State) -> State:
+    """Nobody reads the answer to a request that its bridge has given up; forgetting it makes the space smaller."""
+    late = {message for message in state.wire if isinstance(message, Reply) and not _awaited(state, message)}
+    return state._replace(wire=state.wire - late) if late else state
+
+
+def _awaited(state: State, reply: Reply) -> bool:
+    bridge = state.bridges[reply.bridge]
+    waits_for = {"posting": "POST", "asking": "GET"}.get(bridge.step)
+    return (waits_for, bridge.claim) == (reply.kind, reply.claim)
+
+
+def explore(world: World) -> Found:
+    """Visit every state there is, breadth first; raise `Broken`, with the way there, at the first law that fails."""
+    start = first(world)
+    came: dict[State, tuple[State, str] | None] = {start: None}
+    waiting, transitions, ends = deque([start]), 0, 0
+    while waiting:
+        state = waiting.popleft()
+        ends += all(bridge.done == len(wanted) for bridge, wanted in zip(state.bridges, world.wanted, strict=True))
+        try:
+            for name, after in steps(state, world):
+                transitions += 1
+                if after not in came:
+                    judge(state, after)
+                    came[after] = (state, name)
+                    waiting.append(after)
+        except Broken as broken:
+            raise Broken(f"{broken}; after {', '.join([*_way(came, state), name])}") from broken
+    return Found(len(came), transitions, ends)
+
+
+def _way(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
+    way: list[str] = []
+    while (step := came[state]) is not None:
+        state, name = step
+        way.append(name)
+    return way[::-1]
