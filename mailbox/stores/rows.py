@@ -306,7 +306,8 @@ class Rows:
         table, key = self.tables[type(record)], record.key
         with _storable(record.TABLE, key):
             for value in codec_of(type(record)).encode(record):
-                require_storable(value)
+                if value is not None:
+                    require_storable(value)
         old = table.rows.get(key)
         why = _misplaced(old, record) or table.clash(key, record) or self.missing_parent(record)
         if why is None and old is not None:
