@@ -561,7 +561,7 @@ def test_a_finished_operation_takes_the_dead_bytes_along(path):
         assert contents(path) == before
         assert len(before[1]) <= 10
         (given,) = commit(store, putting(trigger(7), events=[event()]))
-        assert [item.seq for item in (before[1][-1], given)] == [given.seq - 1, given.seq]
+        assert given.seq == (before[1][-1].seq or 0) + 1
         with pytest.raises(StoreOwned):
             finish(JsonlStore(path).open(10))
     with opened(path, kept=10) as store:
