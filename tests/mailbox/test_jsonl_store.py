@@ -35,7 +35,7 @@ from fencepost.mailbox.records import (
     TranscriptRecord,
     TriggerRecord,
 )
-from fencepost.mailbox.stores import jsonl_file
+from fencepost.mailbox.stores import jsonl_file, jsonl_reader
 from fencepost.mailbox.stores.jsonl import DEAD_BYTES_MIN, JsonlStore
 from fencepost.mailbox.stores.jsonl_format import SEAL_BYTES, Header, _sealed, header_line
 from fencepost.mailbox.stores.jsonl_reader import JsonlReader
@@ -822,6 +822,39 @@ def test_a_reader_changes_nothing(path):
         held(reader)
         assert [row["last_event_seq"] for row in reader.raw("trimmed")] == [0]
     assert (path.read_bytes(), path.stat().st_mtime_ns, sorted(path.parent.iterdir())) == before
+
+
+def test_a_reader_shows_nothing_before_it_is_synced(path, monkeypatch):
+    write_groups(path)
+    with opened(path) as store, JsonlReader(path) as reader:
+        moment = reader.events()
+        fake = Faulty()
+        monkeypatch.setattr(jsonl_reader, "os", fake)
+        assert reader.events() == moment
+        assert fake.calls == []
+        commit(store, putting(events=[event()]))
+        assert len(reader.events()) == len(moment) + 1
+        assert fake.calls == ["fsync"]
+        commit(store, putting(events=[event()]))
+        fake.faults = {"fsync": failing(errno.EIO)}
+        for _ in range(2):
+            with pytest.raises(StoreFault):
+                reader.events()
+        fake.faults = {"fsync": failing(errno.EROFS)}
+        assert len(reader.events()) == len(moment) + 2
+
+
+def test_what_a_dead_process_left_unsynced_is_synced_before_it_is_trusted(path, faulty):
+    write_groups(path)
+    faulty.calls.clear()
+    with opened(path):
+        assert faulty.calls == ["fsync", "fsync"]  # the file and its name
+    faulty.faults = {"fsync": failing(errno.EIO)}
+    with pytest.raises(StoreFault):
+        finish(JsonlStore(path).open(100))
+    faulty.faults = {}
+    with opened(path):
+        pass
 
 
 def test_one_file_has_one_owner_by_whatever_name(path):

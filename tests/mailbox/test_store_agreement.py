@@ -32,7 +32,7 @@ from fencepost.mailbox.stores.jsonl_format import base_lines
 from fencepost.mailbox.stores.jsonl_reader import JsonlReader
 from fencepost.mailbox.stores.memory import MemoryStore
 from fencepost.mailbox.stores.sqlite import SqliteStore
-from fencepost.mailbox.stores.store import Load, LoadDeadLetters, LoadEvents
+from fencepost.mailbox.stores.store import RAW_TABLES, Load, LoadDeadLetters, LoadEvents
 
 
 class Opened:
@@ -276,6 +276,11 @@ class Agreement(RuleBasedStateMachine):
         before = self.log.stat()
         store._compact_if_it_pays(store._log, store._shared.rows)
         assert self.log.stat().st_ino != before.st_ino
+        readers = [*(store.store.reader() for store in self.stores), self.follower]
+        for table in RAW_TABLES:
+            raw = [sorted(repr(sorted(row.items())) for row in reader.raw(table)) for reader in readers]
+            assert raw == raw[:1] * 4
+        readers[1].close()
 
     @invariant()
     def all_is_the_same(self):
