@@ -39,6 +39,7 @@ from fencepost.mailbox.strict_json import JsonValue, text_of_copy
 from fencepost.mailbox.text import storable_text
 
 __all__ = [
+    "BASE_LINE_BYTES",
     "SEAL_BYTES",
     "Change",
     "Header",

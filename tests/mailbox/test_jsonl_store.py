@@ -37,7 +37,7 @@ from fencepost.mailbox.records import (
 )
 from fencepost.mailbox.stores import jsonl_file, jsonl_reader
 from fencepost.mailbox.stores.jsonl import DEAD_BYTES_MIN, JsonlStore
-from fencepost.mailbox.stores.jsonl_format import SEAL_BYTES, Header, _sealed, header_line
+from fencepost.mailbox.stores.jsonl_format import BASE_LINE_BYTES, SEAL_BYTES, Header, _sealed, header_line
 from fencepost.mailbox.stores.jsonl_reader import JsonlReader
 from fencepost.mailbox.stores.store import SCHEMA_VERSION, Load, open_reader
 
@@ -271,6 +271,22 @@ def test_damage_over_the_last_two_groups_is_no_torn_end(path):
     refused(path, 4)
 
 
+def test_a_lost_line_end_between_the_last_two_commits_is_no_torn_end(path):
+    starts = write_groups(path, GROUPS[:3])
+    data = path.read_bytes()
+    for byte in (b" ", b"\x00"):
+        path.write_bytes(data[: starts[-2] - 1] + byte + data[starts[-2] :])
+        refused(path, 3)
+
+
+def test_what_a_damaged_line_says_of_itself_proves_nothing(path):
+    starts = write_groups(path, GROUPS[:3])
+    data = path.read_bytes()
+    path.write_bytes(data[: starts[-2]] + data[starts[-2] :].replace(b'"group":[3,', b'"group":[9,'))
+    with opened(path):
+        assert path.read_bytes() == data[: starts[-2]]
+
+
 @pytest.mark.parametrize("gone", [2, 3, 4, 5, 6])
 def test_a_missing_line_is_damage(path, gone):
     write_groups(path)
@@ -342,7 +358,7 @@ BAD_LINES = {
 }
 BAD_TEXTS = {
     "no json": b'{"group":[5,0,1],}',
-    "not a number": b'{"group":[5,0,1],"events":[[6,1,"k","a",{"n":NaN,"m":18446744073709551616}]]}',
+    "not a number": b'{"group":[5,0,1],"events":[[6,1,"k","a",{"n":NaN}],[7,1,"k","a",{"m":18446744073709551616}]]}',
     "a lone surrogate": b'{"group":[5,0,1],"events":[[6,1,"k","a",{"n":"\\ud800","m":18446744073709551616}]]}',
     "nested too deep": b'{"group":[5,0,1],"x":' + b"[" * 100_000,
     "nested too deep, with a long number": b'{"group":[5,0,1],"y":18446744073709551616,"x":' + b"[" * 100_000,
@@ -498,6 +514,23 @@ def test_a_failing_disk_fails_the_batch_whole_and_sticks(path, faulty, faults):
         assert given.seq == len(stands[1]) + 1
 
 
+def test_a_store_that_is_told_to_refuse_writes_nothing_more(path):
+    with opened(path) as store:
+        before = path.read_bytes()
+        points = []
+
+        def probe(point):
+            points.append(point)
+            if point == "written":
+                store.refuse(RuntimeError("enough"))
+
+        with pytest.raises(StoreFault, match="enough"):
+            store.run(GROUPS[0], probe)
+        assert points == ["begun", "written"]
+        assert path.read_bytes() == before
+        assert held(store.reader()) == contents(path)
+
+
 async def test_a_full_disk_is_the_lines_sticky_fault(path, faulty):
     async with open_line(f"jsonl:///{path}") as line:
         await line.commit(GROUPS[0][0])
@@ -611,6 +644,7 @@ BASE = {"base": 0, "rows": [["intents", INTENT]]}
     ("body", "why"),
     [
         (BASE | {"rows": [["intents", INTENT]] * 2}, "exists already"),
+        (BASE | {"rows": [["intents", INTENT], ["intents", INTENT | {"intent_id": "j"}]]}, "used once"),
         (BASE | {"rows": [["projections", {"intent_id": "x", "pane_id": "p", "at": 1}]]}, "names 'x'"),
         (BASE | {"events": [[1, 1, "k", "a", {}]]}, "come next"),
         (BASE | {"puts": []}, "unknown 'puts'"),
@@ -699,8 +733,41 @@ def test_a_compaction_without_room_costs_nothing_but_itself(path, faulty, monkey
         assert contents(path) == before
         fill(store, DEAD_BYTES_MIN * 4)
         store.run([putting(ended(4))], None)
-        assert path.stat().st_ino != inode
+        compacted = path.stat().st_ino
+        assert compacted != inode
+        fill(store)
+        store.run([putting(ended(5))], None)
+        assert path.stat().st_ino != compacted
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["store.jsonl", "store.jsonl.lock"]
+
+
+def test_what_an_interrupted_compaction_left_is_removed_where_the_log_is_ours(path):
+    left = path.with_name("store.jsonl.new")
+    left.write_bytes(b"left over")
+    path.write_bytes(b"notes\n")
+    refused(path, 1)
+    assert left.read_bytes() == b"left over"
+    path.unlink()
+    write_groups(path)
+    assert not left.exists()
+    left.write_bytes(b"left over")
+    inode = path.stat().st_ino
+    with opened(path):
+        assert not left.exists()
+    assert path.stat().st_ino == inode
+
+
+def test_base_lines_are_of_bounded_size(path):
+    write_groups(path)
+    with opened(path) as store:
+        fill(store)
+        many = putting(*(trigger(number) for number in range(10, 1500)), events=[event(n=n) for n in range(1000)])
+        store.run([many, putting(ended(2))], None)
+        before = held(store.reader())
+    lengths = [len(line) for line in path.read_bytes().splitlines()]
+    assert max(lengths) < BASE_LINE_BYTES * 1.1
+    assert len(lengths) < 12
+    assert contents(path) == before
 
 
 def test_a_name_that_may_not_last_is_not_appended_to(path, faulty):
@@ -812,6 +879,18 @@ def test_a_reader_meets_damage_once_it_is_there_and_goes_on_after_its_repair(pat
         path.unlink()
         with pytest.raises(StoreFault):
             reader.events()
+
+
+def test_a_reader_that_met_half_of_a_repair_looks_again(path, monkeypatch):
+    write_groups(path)
+    with JsonlReader(path) as reader, opened(path) as store:
+        commit(store, putting(events=[event()]))
+
+        def torn(_file):
+            raise CorruptRecord("here", "what was cut off and what was appended instead, in one look", 3)
+
+        monkeypatch.setattr(reader._replay, "read", torn)
+        assert held(reader) == held(store.reader())
 
 
 def test_a_reader_changes_nothing(path):
