@@ -39,7 +39,8 @@ from fencepost.mailbox.stores.jsonl_format import (
 from fencepost.mailbox.stores.jsonl_replay import Replay
 from fencepost.mailbox.stores.laws import ends_operation
 from fencepost.mailbox.stores.ownership import take_lock
-from fencepost.mailbox.stores.rows import Refusal, Rows, Shared, SharedReader
+from fencepost.mailbox.stores.rows import Refusal, Rows
+from fencepost.mailbox.stores.rows_reader import Shared, SharedReader
 from fencepost.mailbox.stores.store import Answer, Job, Probe, Run, StoreReader
 
 __all__ = ["DEAD_BYTES_MIN", "JsonlStore"]

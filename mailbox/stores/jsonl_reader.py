@@ -15,7 +15,8 @@ from pathlib import Path
 
 from fencepost.mailbox.errors import CorruptRecord, StoreFault
 from fencepost.mailbox.stores.jsonl_replay import Replay
-from fencepost.mailbox.stores.rows import Rows, RowsReader
+from fencepost.mailbox.stores.rows import Rows
+from fencepost.mailbox.stores.rows_reader import RowsReader
 
 __all__ = ["JsonlReader"]
 

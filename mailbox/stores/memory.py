@@ -18,7 +18,8 @@ from attrs import define
 
 from fencepost.mailbox.errors import StoreFault, StoreOwned
 from fencepost.mailbox.mutation import Mutation
-from fencepost.mailbox.stores.rows import Refusal, Rows, Shared, SharedReader
+from fencepost.mailbox.stores.rows import Refusal, Rows
+from fencepost.mailbox.stores.rows_reader import Shared, SharedReader
 from fencepost.mailbox.stores.store import Answer, Job, Probe, Run, StoreReader
 
 __all__ = ["MemoryStore", "reader_of"]

@@ -37,7 +37,7 @@ from fencepost.mailbox.records import (
 )
 from fencepost.mailbox.stores import jsonl_file, jsonl_reader
 from fencepost.mailbox.stores.jsonl import DEAD_BYTES_MIN, JsonlStore
-from fencepost.mailbox.stores.jsonl_format import BASE_LINE_BYTES, SEAL_BYTES, Header, _sealed, header_line
+from fencepost.mailbox.stores.jsonl_format import BASE_LINE_BYTES, SEAL_BYTES, Header, _sealed, base_lines, header_line
 from fencepost.mailbox.stores.jsonl_reader import JsonlReader
 from fencepost.mailbox.stores.store import SCHEMA_VERSION, Load, open_reader
 
@@ -768,6 +768,17 @@ def test_base_lines_are_of_bounded_size(path):
     assert max(lengths) < BASE_LINE_BYTES * 1.1
     assert len(lengths) < 12
     assert contents(path) == before
+
+
+def test_what_is_live_is_all_that_a_compacted_log_would_hold(path):
+    write_groups(path)
+    with opened(path, kept=3) as store:
+        store.run([Mutation(label="a.b", dead_letters=(dead_letter(),) * 50, events=(event(),) * 50)], None)
+        lines, weights = base_lines(store._shared.rows, 9)
+        assert store._weights == weights
+        assert 0 < sum(map(len, lines)) - weights.live < 70 * len(lines) + 100
+    with opened(path, kept=3) as store:
+        assert store._weights == weights
 
 
 def test_a_name_that_may_not_last_is_not_appended_to(path, faulty):
