@@ -272,7 +272,7 @@ def _put(record: Record) -> bytes:
 def _of_type(record: Record, name: str, value: object, types: Iterable[type]) -> object:
     """Return `value` as the type that its column has: an enum is its word, True is 1, a subclass its base."""
     value = plain(value)
-    for kind in (str, int):
+    for kind in (str, int, bytes):
         if kind in types and isinstance(value, kind):
             return kind(value)
     raise Refusal(record.TABLE, record.key, f"cannot be stored: {name} is a {type(value).__name__}")
@@ -287,14 +287,19 @@ def _text_or_base64(value: bytes) -> object:
 
 def _event(row: Row) -> bytes:
     seq, at, kind, address, text = row
-    if type(at) is not int:
+    if not _fits(at, (int,)):
         raise Refusal("events", (), f"cannot be stored: at is a {type(at).__name__}")
     return orjson.dumps((seq, at, kind, address, orjson.Fragment(cast("str", text))))
 
 
+def _fits(value: object, types: tuple[type, ...]) -> bool:
+    """Return whether `value` will be read back as one of `types`; True would be read back as itself."""
+    return isinstance(value, types) and not isinstance(value, bool)
+
+
 def _letter(row: Row) -> bytes:
     for name, value in zip(DEAD_LETTER_COLUMNS, row, strict=True):
-        if type(value) not in _LETTER_TYPES[name]:
+        if not _fits(value, _LETTER_TYPES[name]):
             raise Refusal("dead_letters", (), f"cannot be stored: {name} is a {type(value).__name__}")
     return orjson.dumps(row)
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from mailbox_samples import NOON, PREPARED, SOFT, dead_letter, event, incarnation, intent, open_line, putting, trigger
 
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
-from fencepost.mailbox.mutation import Delete, Mutation
+from fencepost.mailbox.mutation import Delete, Mutation, NewEvent
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     RECORD_TYPES,
@@ -159,6 +160,10 @@ def test_a_value_of_another_type_than_its_column_is_refused_or_made_to_fit(path)
     class Word(str):
         __slots__ = ()
 
+    class Raw(bytes):
+        __slots__ = ()
+
+    worded = Word("d")
     with opened(path) as store:
         answers = store.run(
             [
@@ -166,14 +171,22 @@ def test_a_value_of_another_type_than_its_column_is_refused_or_made_to_fit(path)
                 putting(intent(reason=b"x")),
                 putting(intent(payload=None, to_base=None)),
                 Mutation(label="\ud800", puts=(intent(reason=Word("w"), turn_id=None, seq=True),)),
-                Mutation(label="a.b", events=(event().__class__(kind="k", address="a", at=1.5),)),
+                Mutation(label="a.b", events=(NewEvent(kind="k", address="a", at=1.5),)),
+                Mutation(label="a.b", events=(NewEvent(kind="k", address="a", at=True),)),
+                Mutation(label="a.b", dead_letters=(evolve(dead_letter(), at=True),)),
+                Mutation(label="a.b", dead_letters=(evolve(dead_letter(), address=worded),)),
+                putting(TranscriptRecord(dedup_key="raw", intent_id="i", payload=Raw(b"\xff"), at=1)),
             ],
             None,
         )
-        assert [isinstance(answer, MutationRefused) for answer in answers] == [True, True, True, False, True]
+        refusals = [number for number, answer in enumerate(answers) if isinstance(answer, MutationRefused)]
+        assert refusals == [0, 1, 2, 4, 5, 6]
         assert store.run([Load((Query(IntentRecord),))], None) == [[[intent(reason="w")]]]
     assert contents(path)[0][0] == [intent(reason="w")]
-    assert type(contents(path)[0][0][0].seq) is int
+    rows, _, letters = contents(path)
+    assert type(rows[0][0].seq) is int
+    assert rows[5][0].payload == b"\xff"
+    assert [letter.address for letter in letters] == ["d"]
 
 
 # -------------------------------------------------------------------------------------------------------- the torn end
