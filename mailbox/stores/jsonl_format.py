@@ -272,9 +272,11 @@ def _put(record: Record) -> bytes:
 def _of_type(record: Record, name: str, value: object, types: Iterable[type]) -> object:
     """Return `value` as the type that its column has: an enum is its word, True is 1, a subclass its base."""
     value = plain(value)
-    for kind in (str, int, bytes):
+    for kind in (str, int):
         if kind in types and isinstance(value, kind):
             return kind(value)
+    if bytes in types and isinstance(value, bytes):
+        return bytes(value)
     raise Refusal(record.TABLE, record.key, f"cannot be stored: {name} is a {type(value).__name__}")
 
 
