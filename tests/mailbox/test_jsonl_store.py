@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 from attrs import evolve
+from children import told_until_killed
 from mailbox_samples import NOON, PREPARED, SOFT, dead_letter, event, incarnation, intent, open_line, putting, trigger
 
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
@@ -1004,21 +1005,15 @@ trio.run(main)
 """
 
 
-def told(text):
-    """What the child's whole lines say it was answered."""
-    return {int(seq): (int(number), int(revision)) for seq, number, revision in map(str.split, text.splitlines()[:-1])}
-
-
 def test_whatever_was_acknowledged_survives_a_killed_process(tmp_path):
     path = tmp_path / "store.jsonl"
     acknowledged = {}
     for life in range(3):
         child = CHILD.format(tests=str(Path(__file__).parent.parent), url=f"jsonl:///{path}", first=10**6 * (life + 1))
         with subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True) as process:
-            lines = [process.stdout.readline() for _ in range(150 + 41 * life)]
-            process.kill()
-            rest, _ = process.communicate()
-        acknowledged |= told("".join(lines) + rest + "\n")
+            lines = told_until_killed(process, 150 + 41 * life)
+        for seq, number, revision in (map(int, line.split()) for line in lines):
+            acknowledged[seq] = (number, revision)
         _, events, _ = contents(path)  # before anybody has repaired it
         assert [item.seq for item in events] == [*range(1, len(events) + 1)]
         kept = {item.seq: (item.data["n"], item.data["revision"]) for item in events}
