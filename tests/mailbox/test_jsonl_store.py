@@ -993,11 +993,12 @@ async def main():
             while True:
                 (given,) = await line.commit(putting(row, events=[event(n=number, revision=row.revision)]))
                 os.write(1, f"{{given.seq}} {{number}} {{row.revision}}\\n".encode())
-                row = row.next(reason="x" * 3000)
-                if row.revision > 6:
-                    await line.commit(putting(row.next(state=IntentState.SUPERSEDED)))
-                    number += 1000
-                    row = intent(number, pane_id=f"p{{number}}")
+                if row.revision < 6:
+                    row = row.next(reason="x" * 3000)
+                    continue
+                await line.commit(putting(row.next(state=IntentState.SUPERSEDED, reason=None)))
+                number += 1000
+                row = intent(number, pane_id=f"p{{number}}")
         async with trio.open_nursery() as nursery:
             for worker in range(8):
                 nursery.start_soon(many, worker)
