@@ -63,9 +63,7 @@ def no_op_batches(url: str, calls: int, times: int) -> list[float]:
             await pane.launch("bench")
             await timed_batch(pane, new_calls(min(calls, 8)), 1)
             for ordinal in range(2, times + 2):
-                planned = new_calls(calls)
-                gc.collect()
-                samples.append(await timed_batch(pane, planned, ordinal))
+                samples.append(await timed_batch(pane, new_calls(calls), ordinal))
 
     trio.run(run)
     return samples

@@ -48,18 +48,23 @@ def batches(run: Run, calls: int, times: int) -> None:
         report.aim(key, ratio, TIMES_FASTER * REFERENCE_OVER_RAW_64, REFERENCE_OVER_RAW_64, "×")
     if calls == 1_000:
         report.aim(key, rate, TIMES_FASTER * REFERENCE_PER_SECOND_1000, REFERENCE_PER_SECOND_1000, "/s")
+    report.steadiness(f"{key}_raw", floors)
 
 
 def recovery(run: Run, key: str, what: str, *, panes: int, calls: int) -> None:
-    """(i) From `open_supervisor` to every outcome."""
+    """(i) From `open_supervisor` to every outcome; raw commits between the rounds only tell how steady the disk was."""
     click.echo(f"leaving {panes * calls} calls unresolved in {panes} panes", err=True)
     path = run.folder / f"{new_id()}.db"
     pane_ids = leave_unresolved(path, panes, calls)
     recover(copied(path), pane_ids, calls)  # a warm-up
-    seconds = [recover(copied(path), pane_ids, calls) for _ in run.rounds(f"recovering {what}")]
+    floors, seconds = [], []
+    for _ in run.rounds(f"recovering {what}"):
+        floors.append(median(raw_single_commits(run.folder, run.sizes.raw_commits)))
+        seconds.append(recover(copied(path), pane_ids, calls))
     measured = run.report.median_of(what, f"{key}_seconds", seconds, "s")
     if key == "recover1000":
         run.report.aim(key, measured, RECOVERY_SECONDS_MAX, REFERENCE_RECOVERY_1000, "s", at_most=True)
+    run.report.steadiness(f"{key}_raw", floors)
 
 
 def checkpointing(run: Run) -> None:
@@ -74,3 +79,4 @@ def checkpointing(run: Run) -> None:
     report.median_of("floor: raw sqlite3, one row replaced, one commit", "raw_replacements_per_second", floors, "/s")
     report.median_of("checkpoints", "checkpoints_per_second", rates, "/s")
     report.median_of("", "checkpoints_over_raw", ratios, "×", "the rate of raw replacements")
+    report.steadiness("raw_replacements", floors)
