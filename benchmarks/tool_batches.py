@@ -62,8 +62,7 @@ def no_op_batches(url: str, calls: int, times: int) -> list[float]:
             pane = supervisor.pane(new_id())
             await pane.launch("bench")
             await timed_batch(pane, new_calls(min(calls, 8)), 1)
-            for ordinal in range(2, times + 2):
-                samples.append(await timed_batch(pane, new_calls(calls), ordinal))
+            samples.extend([await timed_batch(pane, new_calls(calls), ordinal) for ordinal in range(2, times + 2)])
 
     trio.run(run)
     return samples

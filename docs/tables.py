@@ -80,6 +80,13 @@ def soft_proof_verdicts() -> str:
     return markdown(("code", *(str(relation) for relation in Relation)), rows)
 
 
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "intent-codes": intent_codes,
+    "intent-transitions": intent_transitions,
+    "soft-proof-verdicts": soft_proof_verdicts,
+}
+
+
 # -- tool calls ----------------------------------------------------------------------------------------------------
 
 STATUSES: Final[Mapping[CallStatus, tuple[str, str]]] = {
@@ -126,16 +133,6 @@ def tool_orphans() -> str:
         for now in declared
     ]
     return markdown(("declared when it began", "declared now", "not cancelled", "cancelled"), rows)
-
-
-TABLES: Final[Mapping[str, Callable[[], str]]] = {
-    "intent-codes": intent_codes,
-    "intent-transitions": intent_transitions,
-    "soft-proof-verdicts": soft_proof_verdicts,
-    "tool-statuses": tool_statuses,
-    "tool-transitions": tool_transitions,
-    "tool-orphans": tool_orphans,
-}
 
 
 # -- chaos points --------------------------------------------------------------------------------------------------
@@ -197,7 +194,12 @@ def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {"chaos-points": chaos_points}
+RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "tool-statuses": tool_statuses,
+    "tool-transitions": tool_transitions,
+    "tool-orphans": tool_orphans,
+    "chaos-points": chaos_points,
+}
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
