@@ -22,6 +22,24 @@ def percentile(samples: Sequence[float], share: float) -> float:
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
+@frozen
+class Aim:
+    """Where a figure should be, and where it was when that was said."""
+
+    bound: float
+    reference: float
+    unit: str
+    at_most: bool = False
+
+    def __str__(self) -> str:
+        bound = f"{'at most' if self.at_most else 'at least'} {_digits(self.bound)} {self.unit}"
+        return f"aim: {bound}, {_digits(self.reference)} {self.unit} when it was set"
+
+    def met_by(self, measured: float) -> bool:
+        """Whether `measured` is good enough."""
+        return measured <= self.bound if self.at_most else measured >= self.bound
+
+
 class Report:
     """Prints figures as they come and keeps them for the file."""
 
@@ -64,12 +82,14 @@ class Report:
         self.line(name, f"{_digits(middle)} {unit}", note)
         return middle
 
-    def aim(self, key: str, measured: float, aim: float, reference: float, unit: str, *, at_most: bool = False) -> None:
-        """Whether a figure is where it should be; `reference` is what it was when the aim was set."""
-        met = measured <= aim if at_most else measured >= aim
+    def aim(self, key: str, measured: float, aim: Aim, floors: Sequence[float]) -> None:
+        """Whether a figure is where it should be; on a disk that was unsteady meanwhile that is left open."""
+        met = aim.met_by(measured)
         self.keep(**{f"{key}_aim_met": met})
-        bound = f"aim: {'at most' if at_most else 'at least'} {_digits(aim)} {unit}"
-        self.line("", "met" if met else "missed", f"{bound}, {_digits(reference)} {unit} when it was set")
+        verdict = "met" if met else "missed"
+        if max(floors) > SPREAD_MAX * min(floors):
+            verdict = f"{verdict}?"
+        self.line("", verdict, str(aim))
 
 
 def _digits(value: float) -> str:

@@ -6,18 +6,14 @@ from statistics import median
 from typing import Final
 
 import click
-from figures import Run
+from figures import Aim, Run
 from floors import raw_replacements, raw_single_commits
 from lives import new_id
 from tool_batches import checkpoints, copied, leave_unresolved, new_bodies, no_op_batches, recover
 
-REFERENCE_OVER_RAW_64: Final = 0.17
-REFERENCE_PER_SECOND_1000: Final = 296
-REFERENCE_RECOVERY_1000: Final = 1.6
-"""What one machine measured when the aims were set: at 64 calls as a fraction of raw commits, at 1,000 calls as calls
-a second, and the recovery of 1,000 calls in seconds."""
-TIMES_FASTER: Final = 10
-RECOVERY_SECONDS_MAX: Final = 0.2
+OVER_RAW_64: Final = Aim(10 * 0.17, 0.17, "×")
+PER_SECOND_1000: Final = Aim(10 * 296, 296, "/s")
+RECOVERY_1000: Final = Aim(0.2, 1.6, "s", at_most=True)
 
 
 def measure_tools(run: Run) -> None:
@@ -45,9 +41,9 @@ def batches(run: Run, calls: int, times: int) -> None:
     rate = report.median_of(f"calls, {calls:,} in a batch", f"{key}_per_second", rates, "/s")
     ratio = report.median_of("", f"{key}_over_raw", ratios, "×", "the rate of raw commits")
     if calls == 64:
-        report.aim(key, ratio, TIMES_FASTER * REFERENCE_OVER_RAW_64, REFERENCE_OVER_RAW_64, "×")
+        report.aim(key, ratio, OVER_RAW_64, floors)
     if calls == 1_000:
-        report.aim(key, rate, TIMES_FASTER * REFERENCE_PER_SECOND_1000, REFERENCE_PER_SECOND_1000, "/s")
+        report.aim(key, rate, PER_SECOND_1000, floors)
     report.steadiness(f"{key}_raw", floors)
 
 
@@ -63,7 +59,7 @@ def recovery(run: Run, key: str, what: str, *, panes: int, calls: int) -> None:
         seconds.append(recover(copied(path), pane_ids, calls))
     measured = run.report.median_of(what, f"{key}_seconds", seconds, "s")
     if key == "recover1000":
-        run.report.aim(key, measured, RECOVERY_SECONDS_MAX, REFERENCE_RECOVERY_1000, "s", at_most=True)
+        run.report.aim(key, measured, RECOVERY_1000, floors)
     run.report.steadiness(f"{key}_raw", floors)
 
 
