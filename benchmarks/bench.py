@@ -13,6 +13,8 @@ is what counts:
     a tool call                        one commit of one small row
     a checkpoint                       one commit that replaces a row of the same size
 
+An aim is met or missed; a question mark says that the floor moved so far between rounds that the disk had other work.
+
 "The same rows" are recorded, not imitated (tape.py).  lives.py and tool_batches.py hold what is measured through the
 public calls, floors.py what it is held against, intent_figures.py and tool_figures.py the rounds and the report.
 """
