@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script, not a package
-"""Render the tables of README that come from the code: the intent protocol's, and the list of chaos points.
+"""Render the tables of README that come from the code: the protocols', and the list of chaos points.
 
     python docs/tables.py --check README.md     exit 1 if a table in README is not the code's
     python docs/tables.py --write README.md     replace each table by the code's
@@ -28,6 +28,7 @@ from fencepost.actors import (
     tool_state,
 )
 from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Plan, Relation
+from fencepost.mailbox.records import CallStatus, Replay
 from fencepost.supervisor.chaos import BOUNDARIES
 
 __all__ = ["RUNTIME_TABLES", "TABLES", "chaos_groups", "main", "replaced"]
@@ -84,6 +85,54 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "intent-transitions": intent_transitions,
     "soft-proof-verdicts": soft_proof_verdicts,
 }
+
+
+# -- tool calls ----------------------------------------------------------------------------------------------------
+
+STATUSES: Final[Mapping[CallStatus, tuple[str, str]]] = {
+    CallStatus.PLANNED: ("its arguments", "nothing of it has run"),
+    CallStatus.EFFECT_PENDING: ("its arguments, memos and latest checkpoint", "its effect may have begun"),
+    CallStatus.OUTCOME_READY: (
+        "its arguments and its complete result",
+        "it never runs again; it waits for its place",
+    ),
+    CallStatus.COMPLETED: ("its entry in the transcript", "nothing happens any more"),
+}
+
+
+def tool_statuses() -> str:
+    """Render what each status of a call stands for."""
+    return markdown(
+        ("status", "durable beside the row", "meaning"), ([f"`{status}`", *STATUSES[status]] for status in CallStatus)
+    )
+
+
+def tool_transitions() -> str:
+    """Render what every event does in every status of a call."""
+    rows = [
+        [
+            f"`{event.__name__}`",
+            *(f"`{after}`" if (after := tool_state.TABLE.get((status, event))) else "–" for status in CallStatus),
+            first_sentence(event),
+        ]
+        for event in get_args(tool_state.CallEvent)
+    ]
+    return markdown(("event", *(f"in `{status}`" for status in CallStatus), "meaning"), rows)
+
+
+def tool_orphans() -> str:
+    """Render what becomes of an effect whose runtime died, by enumeration of all that decides it."""
+    declared: list[Replay | None] = [*Replay, None]
+    rows = [
+        [
+            f"`{stored}`",
+            f"`{now}`" if now else "no such tool",
+            *(str(tool_state.judge_orphan(stored, now, cancelled=cancelled)) for cancelled in (False, True)),
+        ]
+        for stored in Replay
+        for now in declared
+    ]
+    return markdown(("declared when it began", "declared now", "not cancelled", "cancelled"), rows)
 
 
 # -- chaos points --------------------------------------------------------------------------------------------------
@@ -145,7 +194,12 @@ def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {"chaos-points": chaos_points}
+RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "tool-statuses": tool_statuses,
+    "tool-transitions": tool_transitions,
+    "tool-orphans": tool_orphans,
+    "chaos-points": chaos_points,
+}
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
