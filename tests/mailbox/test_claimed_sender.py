@@ -15,7 +15,7 @@ import pytest
 from claim_service import BINDING, OTHER_BINDING, SCOPE, Script, binding_body, body, exact, receipt_body
 from hypothesis import given, strategies as st
 
-from fencepost.mailbox import ClaimedSender, InvalidIdentifier, Response, SendReport, Stage, Stop
+from fencepost.mailbox import ClaimedSender, InvalidIdentifier, Response, SendReport, Stage, Stop, claim_files
 from fencepost.mailbox.claim import (
     ABANDONED,
     TEXT_BYTES_MAX,
@@ -29,6 +29,11 @@ from fencepost.mailbox.claim import (
 HELD_ID = "12345678-9abc-4def-8123-456789abcdef"
 HELD = Claim.of(HELD_ID, BINDING, "original")
 BROKEN = [TimeoutError("slow"), ConnectionResetError("reset"), OSError("gone"), RuntimeError("a bug of the bridge")]
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch):
+    monkeypatch.setattr(claim_files, "LOCK_WAIT_SECONDS", 0.02)
 
 
 @pytest.fixture
