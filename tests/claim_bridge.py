@@ -6,6 +6,7 @@ It takes commands as lines of JSON, `{"send": TEXT}` or `{"settle": ID}`, and an
 `"hold": true` a POST says `{"posted": ID}` and goes on when the next line comes.  With `"die_at": N` the process kills
 itself at the Nth thing it does to the disk or asks of the service; with `"trace": true` it tells at its end what those
 were.  `"lose"` names the requests whose answer never comes; `"deaf": true` is a service that takes no message.
+Without an argument each line is `[CONFIG, COMMAND, …]`, lived in a process of its own, and answered with its exit code.
 """
 
 from __future__ import annotations
@@ -103,13 +104,13 @@ class Points:
         return call
 
 
-def main():
-    config = json.loads(sys.argv[1])
+def live(config, commands, tell):
+    """Be a bridge until the commands end."""
     points = Points(config.get("die_at"))
 
     def hold(delivery_id):
-        print(json.dumps({"posted": delivery_id}), flush=True)
-        sys.stdin.readline()
+        tell({"posted": delivery_id})
+        next(commands)
 
     service = FileService(
         config["service"],
@@ -122,22 +123,44 @@ def main():
     if "die_at" in config or config.get("trace"):
         service._point = points
         points.watch(os)
-    for line in iter(sys.stdin.readline, ""):
-        command = json.loads(line)
+    for command in commands:
         report = sender.send(command["send"]) if "send" in command else sender.settle(command["settle"], "the owner")
-        print(json.dumps(dataclasses.asdict(report)), flush=True)
+        tell(dataclasses.asdict(report))
     if config.get("trace"):
-        print(json.dumps(points.passed), flush=True)
+        tell(points.passed)
+
+
+def main():
+    lines = map(json.loads, iter(sys.stdin.readline, ""))
+
+    def tell(something):
+        print(json.dumps(something), flush=True)
+
+    if len(sys.argv) > 1:
+        live(json.loads(sys.argv[1]), lines, tell)
+        return
+    for config, *commands in lines:  # each in a process of its own, that has loaded everything already
+        child = os.fork()
+        if not child:
+            live(config, iter(commands), tell)
+            os._exit(0)
+        tell(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def in_folder(folder, config):
+    """The config of a bridge whose files, and whose service's, are in that folder."""
+    Path(folder, "service").mkdir(parents=True, exist_ok=True)
+    return {"state": f"{folder}/state", "service": f"{folder}/service", **config}
 
 
 class Bridge:
     """Such a process, from outside."""
 
-    def __init__(self, folder, **config):
-        folders = {"state": f"{folder}/state", "service": f"{folder}/service"}
-        Path(folders["service"]).mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder=None, **config):
+        """Without a folder it is many: each line is a config and its commands, and is answered with an exit code."""
+        arguments = [] if folder is None else [json.dumps(in_folder(folder, config))]
         self.process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(folders | config)],
+            [sys.executable, __file__, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

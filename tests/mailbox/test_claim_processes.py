@@ -7,11 +7,10 @@ import itertools
 import random
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from children import SIGKILLED
-from claim_bridge import Bridge, FileService
+from claim_bridge import Bridge, FileService, in_folder
 from claim_service import SCOPE
 
 from fencepost.mailbox import ClaimedSender, Stage, Stop, claim_files
@@ -50,20 +49,29 @@ class World:
         assert all(claimed for _, _, claimed in posts)
 
 
-def trace_of(folder, command, **config):
-    with Bridge(folder, trace=True, **config) as bridge:
+@pytest.fixture(scope="module")
+def nursery():
+    """Where bridges that are to die come from."""
+    with Bridge() as bridges:
+        yield bridges
+
+
+@pytest.fixture
+def killed_at(nursery):
+    """What is left of a bridge that was killed just before its Nth step."""
+
+    def left(folder, point, command, **config):
+        assert nursery.ask([in_folder(folder, {"die_at": point, **config}), command]) == SIGKILLED
+        return World(folder)
+
+    return left
+
+
+def trace_of(folder, command):
+    with Bridge(folder, trace=True) as bridge:
         (*_, points), code = bridge.run(command)
     assert code == 0
     return points
-
-
-def killed_at(folder, point, command, **config):
-    """What is left of a bridge that was killed just before its Nth step."""
-    folder.mkdir(exist_ok=True)
-    with Bridge(folder, die_at=point, **config) as bridge:
-        said, code = bridge.run(command)
-    assert (said, code) == ([], SIGKILLED)
-    return World(folder)
 
 
 def place(points, name, nth=0):
@@ -79,14 +87,14 @@ def points(tmp_path_factory):
 # -- section 5.1 -------------------------------------------------------------------------------------------------
 
 
-def test_b1_killed_before_the_claim_is_created(tmp_path, points):
+def test_b1_killed_before_the_claim_is_created(tmp_path, points, killed_at):
     world = killed_at(tmp_path, place(points, "binding") + 1, {"send": TEXT})
     assert (world.claim, world.locked, world.service.posts) == (None, False, [])
     assert world.sender.send(TEXT).stage is Stage.STORED, "a new send starts clean"
     assert len(world.service.posts) == 1
 
 
-def test_b2_killed_after_the_claim_and_before_the_post(tmp_path, points):
+def test_b2_killed_after_the_claim_and_before_the_post(tmp_path, points, killed_at):
     world = killed_at(tmp_path, place(points, "post"), {"send": TEXT})
     claim = world.claim
     assert (claim.text, world.locked, world.service.posts) == (TEXT, False, [])
@@ -100,7 +108,7 @@ def test_b2_killed_after_the_claim_and_before_the_post(tmp_path, points):
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-def test_b3_killed_while_the_post_is_under_way(tmp_path, points, deaf):
+def test_b3_killed_while_the_post_is_under_way(tmp_path, points, killed_at, deaf):
     world = killed_at(tmp_path, place(points, "posted"), {"send": TEXT}, deaf=deaf)
     claim = world.claim
     assert len(world.service.posts) == 1
@@ -111,7 +119,7 @@ def test_b3_killed_while_the_post_is_under_way(tmp_path, points, deaf):
 
 
 @pytest.mark.parametrize(("text", "stage"), [(TEXT, Stage.STORED), ("second", None)])
-def test_b4_killed_with_the_answer_in_hand(tmp_path, points, text, stage):
+def test_b4_killed_with_the_answer_in_hand(tmp_path, points, killed_at, text, stage):
     world = killed_at(tmp_path, place(points, "posted") + 1, {"send": TEXT})
     assert world.claim.text == TEXT
     report = world.sender.send(text)
@@ -131,7 +139,7 @@ INSIDE_THE_LOCK = {
 
 
 @pytest.mark.parametrize(("name", "nth", "after", "held"), INSIDE_THE_LOCK.values(), ids=INSIDE_THE_LOCK)
-def test_b5_killed_inside_the_lock(tmp_path, points, name, nth, after, held):
+def test_b5_killed_inside_the_lock(tmp_path, points, killed_at, name, nth, after, held):
     world = killed_at(tmp_path, place(points, name, nth) + after, {"send": TEXT})
     posts = world.service.posts
     assert (world.locked, world.claim is not None) == (True, held)
@@ -185,48 +193,30 @@ def check_after_settlement(world, delivery_id):
         assert (report.stop, report.delivery_id) == (Stop.UNAVAILABLE, None)
 
 
-def swept(folder, points, command, check, prepare=lambda _folder: None):
-    def left_at(point):
-        below = folder / str(point)
-        below.mkdir()
-        prepare(below)
-        return killed_at(below, point, command)
-
-    with ThreadPoolExecutor(4) as pool:
-        for world in pool.map(left_at, range(len(points))):
-            check(world)
-
-
-def test_a_bridge_may_be_killed_at_any_step(tmp_path, points):
+def test_a_bridge_may_be_killed_at_any_step(tmp_path, points, killed_at):
     assert len(points) > 20
-    swept(tmp_path, points, {"send": TEXT}, check_after_death)
+    for point in range(len(points)):
+        check_after_death(killed_at(tmp_path / str(point), point, {"send": TEXT}))
 
 
-@pytest.mark.slow
-def test_a_bridge_that_asks_may_be_killed_at_any_step(tmp_path, points):
-    def unanswered(folder):
-        killed_at(folder, place(points, "posted"), {"send": TEXT})
-
-    unanswered(tmp_path)
+def test_a_bridge_that_asks_may_be_killed_at_any_step(tmp_path, points, killed_at):
+    unanswered = place(points, "posted")
+    killed_at(tmp_path, unanswered, {"send": TEXT})
     asking = trace_of(tmp_path, {"send": TEXT})
-    swept(tmp_path, asking, {"send": TEXT}, check_after_death, unanswered)
+    assert len(asking) > 5
+    for point in range(len(asking)):
+        killed_at(tmp_path / str(point), unanswered, {"send": TEXT})
+        check_after_death(killed_at(tmp_path / str(point), point, {"send": TEXT}))
 
 
-@pytest.mark.slow
-def test_a_settlement_may_be_killed_at_any_step(tmp_path, points):
-    worlds = []
-
-    def unanswered(folder):
-        worlds.append(killed_at(folder, place(points, "posted"), {"send": TEXT}))
-
-    unanswered(tmp_path)
-    settling = trace_of(tmp_path, {"settle": worlds[-1].claim.delivery_id})
+def test_a_settlement_may_be_killed_at_any_step(tmp_path, points, killed_at):
+    unanswered = place(points, "posted")
+    delivery_id = killed_at(tmp_path, unanswered, {"send": TEXT}).claim.delivery_id
+    settling = trace_of(tmp_path, {"settle": delivery_id})
+    assert len(settling) > 10
     for point in range(len(settling)):
-        below = tmp_path / str(point)
-        below.mkdir()
-        unanswered(below)
-        delivery_id = worlds[-1].claim.delivery_id
-        check_after_settlement(killed_at(below, point, {"settle": delivery_id}), delivery_id)
+        delivery_id = killed_at(tmp_path / str(point), unanswered, {"send": TEXT}).claim.delivery_id
+        check_after_settlement(killed_at(tmp_path / str(point), point, {"settle": delivery_id}), delivery_id)
 
 
 # -- section 11 --------------------------------------------------------------------------------------------------
