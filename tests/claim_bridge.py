@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from claim_service import SCOPE, binding_body, receipt_body
 
@@ -177,7 +178,7 @@ class Bridge:
         self.process.stdin.write(json.dumps(command) + "\n")
         self.process.stdin.flush()
 
-    def hear(self):
+    def hear(self) -> Any:
         """The next line it says; None if it is dead."""
         line = self.process.stdout.readline()
         return json.loads(line) if line else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 from claim_service import BINDING, OTHER_BINDING, SCOPE, binding_body, body, receipt_body
@@ -33,7 +34,7 @@ from fencepost.mailbox.claim import (
     scope_hash,
 )
 from fencepost.mailbox.errors import InvalidIdentifier
-from fencepost.mailbox.ladder import Stage, Stop
+from fencepost.mailbox.ladder import Reach, Stage, Stop
 
 ID = "12345678-9abc-4def-8123-456789abcdef"
 OTHER_ID = "00000000-0000-4000-8000-000000000000"
@@ -397,7 +398,7 @@ def test_a_receipt_resolves_only_as_stored():
     assert judge_receipt(CLAIM, same, Response(200, receipt())).finding is Finding.RECEIPT_STORED
     judged = judge_receipt(CLAIM, other, Response(200, receipt()))
     assert judged.finding is Finding.RECEIPT_STORED_OTHER_TEXT
-    assert ID in judged.detail
+    assert judged.detail == f"the original is {ID}"
     for word in ("uncertain", "unavailable", "rejected"):
         for fingerprint in (same, other):
             judged = judge_receipt(CLAIM, fingerprint, Response(200, receipt(word)))
@@ -453,3 +454,13 @@ def test_a_receipts_detail_is_bounded_and_storable():
     judged = judge_post(CLAIM, Response(200, receipt(detail="\ud800" + "x" * 100_000)))
     assert judged.detail.startswith("\ufffdx")
     assert len(judged.detail) <= 2_000
+
+
+def test_the_documented_table_is_the_code():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "deliveries.md").read_text(encoding="utf-8")
+    _, _, after = page.partition("| what was found | the report | the claim then |\n| --- | --- | --- |\n")
+    documented = [line.strip("| ").split(" | ") for line in after.partition("\n\n")[0].splitlines()]
+    assert documented == [
+        [finding.value, str(rule.step if rule.reach == Reach() else rule.reach), rule.after.value]
+        for finding, rule in RULES.items()
+    ]
