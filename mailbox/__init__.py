@@ -11,6 +11,7 @@ from fencepost.mailbox._lazy import lazy_exports
 
 _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.mailbox": ("ladder",),
+    "fencepost.mailbox.claimed_sender": ("ClaimedSender", "Response", "SendReport", "Transport"),
     "fencepost.mailbox.errors": (
         "ActorCrashed",
         "ActorQuarantined",
@@ -33,7 +34,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
         "StoreOwned",
         "UnmappedMechanism",
     ),
-    "fencepost.mailbox.ladder": ("Stage", "Stop"),
+    "fencepost.mailbox.ladder": ("Fallback", "Following", "Reach", "Retry", "Stage", "Stop"),
     "fencepost.mailbox.mutation": ("DeadLetter", "Event"),
     "fencepost.mailbox.ports": ("Clock", "IdSource"),
     "fencepost.mailbox.records": (
@@ -49,6 +50,12 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
 
 if TYPE_CHECKING:
     from fencepost.mailbox import ladder as ladder
+    from fencepost.mailbox.claimed_sender import (
+        ClaimedSender as ClaimedSender,
+        Response as Response,
+        SendReport as SendReport,
+        Transport as Transport,
+    )
     from fencepost.mailbox.errors import (
         ActorCrashed as ActorCrashed,
         ActorQuarantined as ActorQuarantined,
@@ -71,7 +78,14 @@ if TYPE_CHECKING:
         StoreOwned as StoreOwned,
         UnmappedMechanism as UnmappedMechanism,
     )
-    from fencepost.mailbox.ladder import Stage as Stage, Stop as Stop
+    from fencepost.mailbox.ladder import (
+        Fallback as Fallback,
+        Following as Following,
+        Reach as Reach,
+        Retry as Retry,
+        Stage as Stage,
+        Stop as Stop,
+    )
     from fencepost.mailbox.mutation import DeadLetter as DeadLetter, Event as Event
     from fencepost.mailbox.ports import Clock as Clock, IdSource as IdSource
     from fencepost.mailbox.records import (

@@ -1,40 +1,142 @@
-"""An intent is a delivery too: its words have their place on the ladder, and no other words have one."""
+"""The delivery ladder: each row of the protocol's sections 1 and 2, written out again and compared with the code."""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+from hypothesis import given, strategies as st
 
-from fencepost.mailbox.errors import FencepostError, UnmappedMechanism
-from fencepost.mailbox.ladder import Reach, Stage, Stop, report
-
-
-@pytest.mark.parametrize(
-    ("outcome", "native", "reach"),
-    [
-        ("detected", None, Reach()),
-        ("reconciling", None, Reach()),
-        ("materialized", None, Reach(Stage.STORED)),
-        ("delivered", None, Reach(Stage.DELIVERED)),
-        ("delivered", "batch_completed", Reach(Stage.CONSUMED)),
-        ("delivered", "handshake_accepted", Reach(Stage.CONSUMED)),
-        ("acknowledged", None, Reach(Stage.RESPONDED)),
-        ("exhausted", None, Reach(stop=Stop.UNCERTAIN)),
-    ],
+from fencepost.mailbox.errors import CorruptRecord, FencepostError, InvalidTransition, UnmappedMechanism
+from fencepost.mailbox.ladder import (
+    ANYTHING_ELSE,
+    MAPPING,
+    MECHANISMS,
+    Fallback,
+    Following,
+    Reach,
+    Retry,
+    Stage,
+    Stop,
+    advance,
+    decode,
+    is_mapped,
+    may_follow,
+    report,
 )
-def test_an_intents_words_have_their_stage(outcome, native, reach):
-    assert report("intent", outcome, native) == reach
+
+NOTHING = Reach()
+EVERY_REACH = [NOTHING, *map(Reach, Stage), *(Reach(stop=stop) for stop in Stop)]
+REACH = {str(reach): reach for reach in EVERY_REACH}
+
+# Section 2, a line a row: mechanism, outcome, native word (- for none), stage or stop (- for no stage at all).
+SECTION_2 = """
+head_seat     delivered     -                     delivered
+head_seat     replied       -                     responded
+head_seat     unconfirmed   -                     uncertain
+head_seat     unbound       -                     unavailable
+head_seat     aborted       -                     expired
+fleet_seat    delivered     -                     delivered
+fleet_seat    delivered     queued                consumed
+fleet_seat    delivered     started               consumed
+fleet_seat    delivered     steered               consumed
+fleet_seat    delivered     reply                 responded
+fleet_seat    unconfirmed   -                     uncertain
+fleet_seat    undelivered   -                     unavailable
+fleet_seat    offline       -                     unavailable
+harness_seat  accepted      queued                consumed
+harness_seat  accepted      started               consumed
+harness_seat  accepted      steered               consumed
+harness_seat  released      -                     unavailable
+harness_seat  offline       -                     unavailable
+harness_seat  unconfirmed   -                     uncertain
+channel_turn  pending       -                     stored
+channel_turn  settled       -                     responded
+channel_turn  silent        -                     responded
+channel_turn  absorbed      -                     responded
+channel_turn  waiting_user  -                     consumed
+channel_turn  failed        policy_refused        rejected
+channel_turn  failed        validation_refused    rejected
+channel_turn  failed        permission_denied     rejected
+channel_turn  failed        tools_not_allowed     rejected
+channel_turn  failed        interrupted           expired
+channel_turn  failed        stalled               expired
+channel_turn  failed        *                     uncertain
+hire          spawned       brief                 consumed
+hire          spawned       -                     -
+hire          failed        start_unconfirmed     uncertain
+hire          failed        delivery_unconfirmed  uncertain
+hire          failed        unknown_directory     rejected
+hire          failed        at_capacity           rejected
+hire          failed        trust_required        rejected
+hire          failed        *                     unavailable
+opencode      ready         -                     -
+opencode      pending       -                     stored
+opencode      busy          -                     stored
+opencode      delivered     -                     consumed
+opencode      uncertain     -                     uncertain
+opencode      unbound       -                     unavailable
+intent        detected      -                     -
+intent        reconciling   -                     -
+intent        materialized  -                     stored
+intent        delivered     -                     delivered
+intent        delivered     batch_completed       consumed
+intent        delivered     handshake_accepted    consumed
+intent        acknowledged  -                     responded
+intent        exhausted     -                     uncertain
+"""
+NATIVE = {"-": None, "*": ANYTHING_ELSE}
+ROWS = [
+    (mechanism, outcome, NATIVE.get(native, native), REACH.get(reach, NOTHING))
+    for mechanism, outcome, native, reach in (line.split() for line in SECTION_2.strip().splitlines())
+]
+EXACT = [row for row in ROWS if row[2] is not ANYTHING_ELSE]
+
+
+def test_the_mapping_is_section_2_row_for_row():
+    assert [(row.mechanism, row.outcome, row.native, row.reach) for row in MAPPING] == ROWS
+
+
+def test_no_words_have_two_places():
+    assert len({row[:3] for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize(("mechanism", "outcome", "native", "reach"), EXACT, ids=str)
+def test_section_2(mechanism, outcome, native, reach):
+    assert report(mechanism, outcome, native) == reach
+
+
+@pytest.mark.parametrize("code", [None, "", "timeout", "queued", "POLICY_REFUSED", "interrupted "])
+def test_section_2_a_failed_turn_of_unknown_kind_is_uncertain(code):
+    assert report("channel_turn", "failed", code) == Reach(stop=Stop.UNCERTAIN)
+
+
+@pytest.mark.parametrize("code", [None, "", "no_such_harness", "brief"])
+def test_section_2_a_hire_that_failed_otherwise_is_unavailable(code):
+    assert report("hire", "failed", code) == Reach(stop=Stop.UNAVAILABLE)
 
 
 @pytest.mark.parametrize(
     ("mechanism", "outcome", "native"),
     [
+        ("swarm", "delivered", None),  # section 2.5: retired, and may not come back under that name
+        ("pigeon", "delivered", None),
+        ("", "", None),
+        ("Intent", "delivered", None),
         ("intent", "superseded", None),
         ("intent", "recovery_required", None),
         ("intent", "", None),
         ("intent", "delivered", "shown"),
         ("intent", "materialized", "batch_completed"),
-        ("pigeon", "delivered", None),
-        ("", "", None),
+        ("head_seat", "undelivered", None),
+        ("head_seat", "delivered", "queued"),
+        ("fleet_seat", "replied", None),
+        ("fleet_seat", "delivered", "read"),
+        ("harness_seat", "accepted", None),
+        ("harness_seat", "delivered", "queued"),
+        ("channel_turn", "pending", "stalled"),
+        ("hire", "spawned", "start_unconfirmed"),
+        ("opencode", "delivered", "queued"),
     ],
 )
 def test_words_without_a_place_are_refused_by_name(mechanism, outcome, native):
@@ -46,7 +148,25 @@ def test_words_without_a_place_are_refused_by_name(mechanism, outcome, native):
     assert isinstance(refused.value, FencepostError)
 
 
-def test_stages_and_stops_are_the_protocols():
+@given(st.sampled_from([*MECHANISMS, "pigeon"]), st.text(), st.none() | st.text())
+def test_no_other_words_have_a_place(mechanism, outcome, native):
+    known = {row[:2] if row[2] is ANYTHING_ELSE else row[:3] for row in ROWS}
+    if (mechanism, outcome) in known or (mechanism, outcome, native) in known:
+        return
+    with pytest.raises(UnmappedMechanism):
+        report(mechanism, outcome, native)
+
+
+def test_section_1_3_rule_3_a_mechanism_with_a_mapping_is_told_from_one_without():
+    assert MECHANISMS == ("head_seat", "fleet_seat", "harness_seat", "channel_turn", "hire", "opencode", "intent")
+    assert all(map(is_mapped, MECHANISMS))
+    assert not any(map(is_mapped, ("swarm", "pigeon", "", "HEAD_SEAT")))
+
+
+# -- stages and stops --------------------------------------------------------------------------------------------
+
+
+def test_section_1_1_and_1_2_stages_and_stops_are_the_protocols():
     assert [stage.value for stage in Stage] == ["stored", "delivered", "consumed", "responded"]
     assert [stop.value for stop in Stop] == ["unavailable", "uncertain", "expired", "rejected"]
 
@@ -60,3 +180,124 @@ def test_stages_compare_by_how_far_they_are():
     assert Stage.STORED < Stage.DELIVERED < Stage.CONSUMED < Stage.RESPONDED
     assert Stage.RESPONDED >= Stage.CONSUMED > Stage.STORED
     assert max(Stage.CONSUMED, Stage.DELIVERED) is Stage.CONSUMED
+
+
+def test_section_1_3_rule_1_a_report_has_one_stage_or_stop():
+    with pytest.raises(ValueError, match="stored and uncertain"):
+        Reach(Stage.STORED, Stop.UNCERTAIN)
+
+
+@pytest.mark.parametrize("words", [{"stage": "stored"}, {"stop": "uncertain"}, {"stage": Stop.EXPIRED}, {"stop": 1}])
+def test_a_report_is_made_of_members(words):
+    with pytest.raises(TypeError, match="members"):
+        Reach(**words)
+
+
+# -- section 1.4 -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "retry", "fallback"),
+    [
+        ("stored", Retry.ORIGINAL_RECEIPT, Fallback.NO),
+        ("delivered", Retry.ORIGINAL_RECEIPT, Fallback.NO),
+        ("consumed", Retry.ORIGINAL_RECEIPT, Fallback.NO),
+        ("responded", Retry.ORIGINAL_RECEIPT, Fallback.NO),
+        ("unavailable", Retry.NEW_REQUEST, Fallback.BEFORE_DISPATCH),
+        ("uncertain", Retry.AFTER_RECONCILE, Fallback.NO),
+        ("expired", Retry.NEW_ID, Fallback.NO),
+        ("rejected", Retry.NO, Fallback.NO),
+        ("no stage", Retry.AFTER_RECONCILE, Fallback.NO),
+    ],
+)
+def test_section_1_4_what_may_follow(last, retry, fallback):
+    assert may_follow(REACH[last]) == Following(automatic_retry=False, explicit_retry=retry, fallback=fallback)
+
+
+# -- section 1.3, rule 7 -----------------------------------------------------------------------------------------
+
+# What may replace each report; a report also replaces itself.
+UPWARD = {
+    "no stage": set(REACH),
+    "stored": {"delivered", "consumed", "responded", "unavailable", "uncertain", "expired", "rejected"},
+    "delivered": {"consumed", "responded"},
+    "consumed": {"responded"},
+    "responded": set(),
+    "unavailable": set(),
+    "uncertain": {"stored", "delivered", "consumed", "responded"},
+    "expired": set(),
+    "rejected": set(),
+}
+
+
+@pytest.mark.parametrize(("current", "proved"), list(itertools.product(REACH, REACH)))
+def test_section_1_3_rule_7_what_may_replace_a_report(current, proved):
+    if proved == "no stage":
+        assert advance(REACH[current], NOTHING) == REACH[current]
+    elif proved == current or proved in UPWARD[current]:
+        assert advance(REACH[current], REACH[proved]) == REACH[proved]
+    else:
+        with pytest.raises(InvalidTransition) as refused:
+            advance(REACH[current], REACH[proved])
+        assert (refused.value.state, refused.value.event) == (current, proved)
+
+
+@given(st.lists(st.sampled_from(EVERY_REACH)))
+def test_section_1_3_rule_7_no_history_takes_a_stage_back(reports):
+    current, highest = NOTHING, None
+    for proved in reports:
+        try:
+            current = advance(current, proved)
+        except InvalidTransition:
+            continue
+        if current.stage is not None:
+            assert highest is None or current.stage >= highest
+            highest = current.stage
+        elif highest is not None:
+            assert highest is Stage.STORED
+
+
+# -- old messages ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reach", EVERY_REACH, ids=str)
+def test_what_is_written_is_read_again(reach):
+    assert decode({"stage": reach.stage, "stop": reach.stop, "outcome": "as before"}) == reach
+    words = {"stage": reach.stage and reach.stage.value, "stop": reach.stop and reach.stop.value}
+    assert decode({field: word for field, word in words.items() if word is not None}) == reach
+
+
+@pytest.mark.parametrize("record", [{}, {"outcome": "delivered"}, {"stage": None}, {"deliveryStage": "stored"}])
+def test_section_8_a_message_without_a_stage_is_unknown_and_not_guessed(record):
+    assert decode(record) == Reach()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"stage": "read"},
+        {"stage": ""},
+        {"stage": "STORED"},
+        {"stage": "uncertain"},
+        {"stop": "stored"},
+        {"stop": "failed"},
+        {"stage": 1},
+        {"stage": ["stored"]},
+        {"stop": False},
+        {"stop": {}},
+        {"stage": "stored", "stop": "uncertain"},
+    ],
+)
+def test_damage_is_told(record):
+    with pytest.raises(CorruptRecord, match=r"stage|stop") as told:
+        decode(record)
+    assert any(str(word) in str(told.value) for word in record.values())
+
+
+@given(st.dictionaries(st.sampled_from(["stage", "stop"]), st.none() | st.integers() | st.text() | st.binary()))
+def test_any_message_is_read_or_told(record):
+    try:
+        reach = decode(record)
+    except CorruptRecord:
+        return
+    assert (reach.stage, reach.stop) == (record.get("stage"), record.get("stop"))

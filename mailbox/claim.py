@@ -1,0 +1,442 @@
+"""The pending claim of a bridge: what it says, what an answer of the service proves, and what follows.
+
+A bridge that hands a message to the service over HTTP may die, or lose the answer, at any step.  So before it sends
+it claims its (socket, pane): one durable record of the one message that may be under way.  While that stands nothing
+else is sent for the pane, by whichever bridge; only an answer about exactly that message removes it.  "Exactly" is the
+triple of delivery id, binding and fingerprint in an answer with a success status; everything else proves nothing, and
+what proves nothing leaves the claim where it is.
+
+    none ──claim──► held ──POST, once──► held ──exact answer──► none
+                     │▲                   │▲
+                     └┴──GET, any number──┴┘         corrupt: blocks until a person looks
+
+The decisions are a table, `RULES`: one row for each thing that can be found out (protocol-delivery.md section 5).  The
+`judge_` functions say which row an answer belongs to, whatever the answer is.  `ClaimedSender` carries the rows out,
+`ClaimFiles` keeps the record.
+
+Standard library only.  Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NoReturn, Self, TypeAlias
+
+from fencepost.mailbox.errors import InvalidIdentifier
+from fencepost.mailbox.ladder import Reach, Stage, Stop
+from fencepost.mailbox.text import TOLD_MAX, storable_text, told
+
+__all__ = [
+    "ABANDONED",
+    "CLAIM_BYTES_MAX",
+    "RULES",
+    "TEXT_BYTES_MAX",
+    "Claim",
+    "ClaimState",
+    "CorruptClaim",
+    "Finding",
+    "Judged",
+    "Outcome",
+    "Response",
+    "Rule",
+    "Step",
+    "check_delivery_id",
+    "check_scope",
+    "decode_claim",
+    "encode_abandoned",
+    "encode_claim",
+    "fingerprint_of",
+    "judge_binding",
+    "judge_post",
+    "judge_receipt",
+    "judge_text",
+    "scope_hash",
+]
+
+TEXT_BYTES_MAX: Final = 1_048_576
+"""Bytes of UTF-8 that a message may have (contract D-32)."""
+CLAIM_BYTES_MAX: Final = 12 * TEXT_BYTES_MAX + 4_096
+"""Bytes that a claim may have: JSON can spell a character of two bytes with six, and one of four with twelve."""
+ABANDONED: Final = "abandoned, outcome unknown"
+
+_VERSION: Final = 1
+_HEX: Final = re.compile(r"[0-9a-f]{64}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PANE_ID: Final = re.compile(r"[ -~]{1,256}")  # `address.check_id` holds the same, but loads attrs
+_BODY_BYTES_MAX: Final = 1_048_576  # of an answer; more is no receipt of ours
+
+
+@dataclass(frozen=True)
+class Response:
+    """What the service answered: the HTTP status and the body's bytes, a redirect as it came (contract D-27)."""
+
+    status: int
+    body: bytes
+
+
+Outcome: TypeAlias = "Response | Exception"
+"""What became of a request: an answer, or what the transport raised."""
+
+
+# -- the record --------------------------------------------------------------------------------------------------
+
+
+def fingerprint_of(text: str) -> str:
+    """SHA-256, in hex, of a message with its line ends unified and its outer blanks trimmed (contract DA-13).
+
+    A lone surrogate, which has no bytes, counts as U+FFFD.
+    """
+    trimmed = storable_text(text).replace("\r\n", "\n").replace("\r", "\n").strip()
+    return hashlib.sha256(trimmed.encode()).hexdigest()
+
+
+def check_scope(scope: tuple[str, str]) -> tuple[str, str]:
+    """Return a (socket path, pane id) that can be one; raises `InvalidIdentifier` (contract G-14) or TypeError."""
+    if not isinstance(scope, tuple) or len(scope) != 2:
+        raise TypeError(f"a scope is a tuple of socket path and pane id, not {scope!r}")
+    socket_path, pane_id = scope
+    if not isinstance(socket_path, str) or not socket_path:
+        raise InvalidIdentifier("socket path", socket_path, "must be text that is not empty")
+    if not isinstance(pane_id, str) or not _PANE_ID.fullmatch(pane_id):
+        raise InvalidIdentifier("pane_id", pane_id)
+    return scope
+
+
+def check_delivery_id(value: object) -> str:
+    """Return `value` if it is a canonical lower-case UUID, else raise `InvalidIdentifier` (contract G-14)."""
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return value
+    raise InvalidIdentifier("delivery_id", value, "must be a canonical lower-case UUID")
+
+
+def scope_hash(scope: tuple[str, str]) -> str:
+    """The name that the claim of a (socket path, pane id) has: the same for every bridge, restart and port."""
+    return hashlib.sha256(json.dumps(scope).encode("ascii")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The one message of a scope that may be under way."""
+
+    delivery_id: str
+    binding: str
+    fingerprint: str
+    text: str
+
+    @classmethod
+    def of(cls, delivery_id: str, binding: str, text: str) -> Self:
+        """The claim of a message that `judge_text` let pass."""
+        text = storable_text(text)
+        return cls(delivery_id, binding, fingerprint_of(text), text)
+
+
+class CorruptClaim(ValueError):  # noqa: N818 - as `CorruptRecord`
+    """Bytes that no bridge can have written as a claim; the message says what is wrong with them."""
+
+
+def encode_claim(claim: Claim) -> bytes:
+    """Return the claim as one JSON object in UTF-8, its text legible (contract D-29)."""
+    return _encode(_members(claim))
+
+
+def encode_abandoned(claim: Claim, approval: str) -> bytes:
+    """Return what is kept of a claim that its owner gave up: all of it, and the owner's word (contract D-19)."""
+    return _encode({**_members(claim), "approval": storable_text(approval)})
+
+
+def _members(claim: Claim) -> dict[str, object]:
+    return {
+        "version": _VERSION,
+        "delivery_id": claim.delivery_id,
+        "binding": claim.binding,
+        "fingerprint": claim.fingerprint,
+        "text": claim.text,
+    }
+
+
+def _encode(members: Mapping[str, object]) -> bytes:
+    return json.dumps(members, ensure_ascii=False).encode()
+
+
+def decode_claim(data: bytes) -> Claim:
+    """Return the claim that these bytes are; raises `CorruptClaim` for everything a bridge would not have written."""
+    if len(data) > CLAIM_BYTES_MAX:
+        raise CorruptClaim(f"is longer than any claim, over {CLAIM_BYTES_MAX} bytes")
+    if not (data.startswith(b"{") and data.endswith(b"}")):
+        raise CorruptClaim("is not one JSON object from its first byte to its last")
+    try:
+        members = _object_in(data)
+    except ValueError as error:
+        raise CorruptClaim(f"is not a JSON object: {told(error):.200}") from error
+    expected = {"version", "delivery_id", "binding", "fingerprint", "text"}
+    if members.keys() != expected:
+        raise CorruptClaim(f"has other members: {', '.join(sorted(members.keys() ^ expected))!r:.300}")
+    if type(members["version"]) is not int or members["version"] != _VERSION:
+        raise CorruptClaim(f"has version {members['version']!r:.100}, this program knows {_VERSION}")
+    delivery_id = _matched(members, "delivery_id", _UUID)
+    binding = _matched(members, "binding", _HEX)
+    fingerprint = _matched(members, "fingerprint", _HEX)
+    text = members["text"]
+    if not isinstance(text, str) or judge_text(text) is not None or storable_text(text) != text:
+        raise CorruptClaim("has a text that nobody would have sent")
+    if fingerprint_of(text) != fingerprint:
+        raise CorruptClaim("has a fingerprint that does not belong to its text")
+    return Claim(delivery_id, binding, fingerprint, text)
+
+
+def _matched(members: Mapping[str, object], name: str, form: re.Pattern[str]) -> str:
+    value = members[name]
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise CorruptClaim(f"has the {name} {value!r:.100}")
+    return value
+
+
+def _object_in(data: bytes) -> dict[str, object]:
+    """Return the JSON object that `data` is.  Raises ValueError if it is none, or names a member twice."""
+    try:
+        value: object = json.loads(
+            data.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("it is something else")  # noqa: TRY004 - damage, not misuse
+    return value
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("it names a member twice")
+    return members
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"JSON has no {word}")
+
+
+# -- the table (section 5) ---------------------------------------------------------------------------------------
+
+
+class ClaimState(StrEnum):
+    """What a scope has."""
+
+    NONE = "none"
+    HELD = "held"
+    CORRUPT = "corrupt"
+
+
+class Step(StrEnum):
+    """What the bridge does next."""
+
+    REPORT = "report"
+    CLAIM = "claim, then post once"
+    RECONCILE = "ask about the original"
+    CLEAR = "clear under the lock"
+    KEEP = "keep"
+    REFRESH = "keep and refresh the link"
+
+
+class Finding(StrEnum):
+    """What was found out; the values are the names of the table's rows."""
+
+    TEXT_BLANK = "the text is blank"
+    TEXT_TOO_LARGE = "the text is too large"
+
+    BINDING_REFUSED = "the read of the binding was refused"
+    BINDING_MISSING = "there is no binding"
+    BINDING_UNREACHABLE = "the read of the binding failed"
+    BINDING_KNOWN = "the binding is known"
+    LOCKED = "the lock exists"
+    UNWRITABLE = "the claim cannot be written"
+    OVERTAKEN = "another bridge's claim is there"
+
+    POST_STORED = "posted: stored, exactly"
+    POST_REJECTED = "posted: rejected, exactly"
+    POST_UNAVAILABLE = "posted: unavailable, exactly"
+    POST_UNCERTAIN = "posted: uncertain, exactly"
+    POST_INEXACT = "posted: a success without the exact triple"
+    POST_UNSUCCESSFUL = "posted: no success"
+    POST_BROKEN = "posted: no answer"
+    POST_UNREACHED = "posted: connection refused"
+
+    RECEIPT_STORED = "asked: stored, exactly, and this is its text"
+    RECEIPT_STORED_OTHER_TEXT = "asked: stored, exactly, and this is another text"
+    RECEIPT_OPEN = "asked: anything else"
+
+    NOT_CLEARED = "the claim cannot be removed"
+    ABANDONED = "the owner gave it up"
+
+    CORRUPT = "the claim is corrupt"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row: in which state it is found, what to do, what to report, what the scope has then.
+
+    `reach` is empty where the step goes on to another row.  `original` says whether the report carries the ids of the
+    claim; a report without ids is about a text that was not sent and may not be asked about.
+    """
+
+    claim: ClaimState
+    step: Step
+    reach: Reach
+    after: ClaimState
+    original: bool = False
+    detail: str | None = None
+
+
+_NONE, _HELD, _CORRUPT = ClaimState
+_ON: Final = Reach()
+_STORED: Final = Reach(Stage.STORED)
+_REJECTED: Final = Reach(stop=Stop.REJECTED)
+_UNAVAILABLE: Final = Reach(stop=Stop.UNAVAILABLE)
+_UNCERTAIN: Final = Reach(stop=Stop.UNCERTAIN)
+
+
+def _none(reach: Reach, detail: str) -> Rule:
+    return Rule(_NONE, Step.REPORT, reach, _NONE, detail=f"{detail}; nothing was sent")
+
+
+def _cleared(reach: Reach, detail: str | None = None, *, original: bool = True) -> Rule:
+    return Rule(_HELD, Step.CLEAR, reach, _NONE, original, detail)
+
+
+def _kept(detail: str, step: Step = Step.KEEP) -> Rule:
+    return Rule(_HELD, step, _UNCERTAIN, _HELD, original=True, detail=detail)
+
+
+RULES: Final[Mapping[Finding, Rule]] = {
+    Finding.TEXT_BLANK: _none(_REJECTED, "the text is blank"),
+    Finding.TEXT_TOO_LARGE: _none(_REJECTED, f"the text has more than {TEXT_BYTES_MAX} bytes"),
+    Finding.BINDING_REFUSED: _none(_REJECTED, "the service refused to tell this pane's binding"),
+    Finding.BINDING_MISSING: _none(_UNAVAILABLE, "the service knows no binding of this pane"),
+    Finding.BINDING_UNREACHABLE: _none(_UNAVAILABLE, "the service cannot be reached"),
+    Finding.BINDING_KNOWN: Rule(_NONE, Step.CLAIM, _ON, _HELD),
+    Finding.LOCKED: _none(_UNCERTAIN, "the lock is taken, by another bridge or by one that died holding it"),
+    Finding.UNWRITABLE: _none(_UNAVAILABLE, "no claim could be made"),
+    Finding.OVERTAKEN: Rule(_NONE, Step.RECONCILE, _ON, _HELD),
+    Finding.POST_STORED: _cleared(_STORED),
+    Finding.POST_REJECTED: _cleared(_REJECTED),
+    Finding.POST_UNAVAILABLE: _cleared(_UNAVAILABLE),
+    Finding.POST_UNCERTAIN: _kept("the service does not know what became of it"),
+    Finding.POST_INEXACT: _kept("the answer is no receipt of this message"),
+    Finding.POST_UNSUCCESSFUL: _kept("an answer without success is no receipt"),
+    Finding.POST_BROKEN: _kept("it left, and no answer came"),
+    Finding.POST_UNREACHED: _kept("the connection was refused", Step.REFRESH),
+    Finding.RECEIPT_STORED: _cleared(_STORED),
+    Finding.RECEIPT_STORED_OTHER_TEXT: _cleared(
+        _UNAVAILABLE, "original is stored, this one was not sent", original=False
+    ),
+    Finding.RECEIPT_OPEN: _kept("the original is unresolved; nothing was sent"),
+    Finding.NOT_CLEARED: _kept("the claim could not be removed"),
+    Finding.ABANDONED: Rule(_HELD, Step.KEEP, _UNCERTAIN, _NONE, original=True, detail=ABANDONED),
+    Finding.CORRUPT: Rule(
+        _CORRUPT, Step.REPORT, _UNCERTAIN, _CORRUPT, detail="the claim cannot be read; nothing was sent"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The row that an outcome belongs to, and what it told: the binding, or more about why."""
+
+    finding: Finding
+    detail: str | None = None
+    binding: str | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """The row itself."""
+        return RULES[self.finding]
+
+
+def judge_text(text: str) -> Judged | None:
+    """Say why a text is not sent at all, or None (contract D-32, DA-15)."""
+    if len(text) > TEXT_BYTES_MAX or len(storable_text(text).encode()) > TEXT_BYTES_MAX:
+        return Judged(Finding.TEXT_TOO_LARGE)
+    return None if text.strip() else Judged(Finding.TEXT_BLANK)
+
+
+def judge_binding(outcome: Outcome) -> Judged:
+    """Say which row the read of the binding came to; its JSON is `{"version": 1, "binding": …}` (contract D-28)."""
+    if not isinstance(outcome, Response):
+        return Judged(Finding.BINDING_UNREACHABLE, told(outcome))
+    if outcome.status in {400, 401, 403, 413}:
+        return Judged(Finding.BINDING_REFUSED, f"status {outcome.status}")
+    members = _versioned(outcome)
+    binding = members.get("binding")
+    if isinstance(binding, str) and _HEX.fullmatch(binding):
+        return Judged(Finding.BINDING_KNOWN, binding=binding)
+    return Judged(Finding.BINDING_MISSING, f"status {outcome.status}")
+
+
+_POSTED: Final = {
+    "stored": Finding.POST_STORED,
+    "rejected": Finding.POST_REJECTED,
+    "unavailable": Finding.POST_UNAVAILABLE,
+    "uncertain": Finding.POST_UNCERTAIN,
+}
+
+
+def judge_post(claim: Claim, outcome: Outcome) -> Judged:
+    """Say which row the claim's POST came to."""
+    if isinstance(outcome, ConnectionRefusedError):
+        return Judged(Finding.POST_UNREACHED, told(outcome))
+    if not isinstance(outcome, Response):
+        return Judged(Finding.POST_BROKEN, told(outcome))
+    if not _succeeded(outcome):
+        return Judged(Finding.POST_UNSUCCESSFUL, f"status {outcome.status}")
+    exact = _exact_receipt(claim, outcome)
+    return Judged(Finding.POST_INEXACT) if exact is None else Judged(_POSTED[exact[0]], exact[1])
+
+
+def judge_receipt(claim: Claim, fingerprint: str, outcome: Outcome) -> Judged:
+    """Say which row the GET of the claim's receipt came to, for a caller whose text has this fingerprint.
+
+    Only *stored* resolves: a service that has no trace of the original, or will not tell, does not prove it unsent.
+    """
+    if not isinstance(outcome, Response):
+        return Judged(Finding.RECEIPT_OPEN, told(outcome))
+    exact = _exact_receipt(claim, outcome)
+    if exact is None or exact[0] != "stored":
+        said = None if exact is None else exact[1]
+        return Judged(Finding.RECEIPT_OPEN, said or f"status {outcome.status}")
+    if fingerprint == claim.fingerprint:
+        return Judged(Finding.RECEIPT_STORED, exact[1])
+    return Judged(Finding.RECEIPT_STORED_OTHER_TEXT, f"the original is {claim.delivery_id}")
+
+
+def _exact_receipt(claim: Claim, response: Response) -> tuple[str, str | None] | None:
+    """Return the word and the detail of a receipt for exactly this claim, or None for anything else (D-28, DA-16)."""
+    members = _versioned(response)
+    asked = {"delivery_id": claim.delivery_id, "binding": claim.binding, "fingerprint": claim.fingerprint}
+    word, received, detail = members.get("stage"), members.get("received"), members.get("detail")
+    if any(members.get(name) != value for name, value in asked.items()):
+        return None
+    if not isinstance(word, str) or word not in _POSTED or received is not (word == "stored"):
+        return None
+    if not isinstance(detail, str | None):
+        return None
+    return word, None if detail is None else storable_text(detail)[:TOLD_MAX]
+
+
+def _succeeded(response: Response) -> bool:
+    return 200 <= response.status < 300
+
+
+def _versioned(response: Response) -> dict[str, object]:
+    """Return the members of a successful answer of version 1; none for anything else."""
+    if not _succeeded(response) or len(response.body) > _BODY_BYTES_MAX:
+        return {}
+    try:
+        members = _object_in(response.body)
+    except ValueError:
+        return {}
+    version = members.get("version")
+    return members if type(version) is int and version == _VERSION else {}
