@@ -40,8 +40,8 @@ async def sweep(scenario, url_of):
     assert len(results) == 2 * len(chaos.trace)
 
 
-# While its commit is on the line an actor cannot die: it dies behind it, wherever it was hit.  A runtime that dies before
-# the commit has lost it, however far that had got; how each store loses it is tried in the stores' own suite.
+# While its commit is on the line an actor cannot die: it dies behind it, wherever it was hit.  A runtime that dies
+# before the commit has lost it, however far that had got; how each store loses it is tried in the stores' own suite.
 AS_GOOD_AS_COMMITTED = {"enqueued", "begun", "written"}
 AS_GOOD_AS_WRITTEN = {"enqueued", "begun"}
 
