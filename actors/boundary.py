@@ -4,7 +4,7 @@ Each step either answers or falls through to the next:
 
     1  the speaker is unknown, retired or of another pane      generic block, a dead letter, nothing else written
     2  the head is bound to a replacement process              section 7.4: only the exact echo acknowledges
-    3  the head is bound to a soft batch                       section 4: `intent_state.judge_call`
+    3  the head is bound to a soft batch                       section 4: `intent_verdicts.judge_call`
     4  this batch was admitted before                          its first decision stands, for ever [D12]
     5  the adapter let a call of this batch pass unseen        "yes" makes it a pass, "maybe" a restart
     6  the head is conflicted                                  generic block; the queue behind it does not move
@@ -22,17 +22,8 @@ from attrs import field, frozen
 
 from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import give_up
-from fencepost.actors.intent_state import (
-    Acknowledge,
-    AcknowledgeRecovered,
-    BindSoft,
-    IntentEvent,
-    Offer,
-    Rebind,
-    Verdict,
-    judge_call,
-    relation_of,
-)
+from fencepost.actors.intent_events import Acknowledge, AcknowledgeRecovered, BindSoft, IntentEvent, Offer, Rebind
+from fencepost.actors.intent_verdicts import Verdict, judge_call, relation_of
 from fencepost.actors.messages import (
     Allow,
     BlockGeneric,
@@ -42,7 +33,7 @@ from fencepost.actors.messages import (
     Refused,
     ToolBoundary,
 )
-from fencepost.actors.pane_state import Limits, Mint, PaneState, dead_letter, judge_speaker
+from fencepost.actors.pane_state import Limits, Mint, PaneState, conflicted, dead_letter, judge_speaker
 from fencepost.mailbox.mutation import NewDeadLetter
 from fencepost.mailbox.records import (
     AdmissionDecision,
@@ -218,7 +209,7 @@ def _no_proof(state: PaneState, boundary: Boundary, speaker: IncarnationRecord, 
         return _restart(state, boundary, Reason.ADMISSION_LOST)
     if head is None:
         return _nothing_pending(boundary)  # step 8
-    if head.exhausted_at is not None or head.state in {IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED}:
+    if conflicted(head):
         return Decision(answer=generic(Reason.CONFLICTED), puts=_admit_block(boundary, head))  # step 6
     if admission is not None and head.state is IntentState.DETECTED and admission.intent_id != head.intent_id:
         return _first_decision(boundary)  # blocked by an intent now resolved; a later batch may be running already

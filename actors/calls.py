@@ -11,7 +11,7 @@ from typing import ClassVar
 from attrs import field, frozen
 
 from fencepost.actors.incarnation_state import LaunchRequest
-from fencepost.actors.intent_state import IntentEvent
+from fencepost.actors.intent_events import IntentEvent
 from fencepost.actors.messages import BaseTransition, Outcome, ToolBoundary
 from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.records import IntentRecord
@@ -26,6 +26,7 @@ __all__ = [
     "Join",
     "LaunchFailed",
     "LaunchHarness",
+    "Link",
     "OutcomeReported",
     "PlanAttempt",
     "PostToolBatch",
@@ -190,22 +191,34 @@ class GiveUpWaiting(Call):
 
 
 @frozen(kw_only=True)
-class Join(Call):
-    """Pane to intent: this happens to you; add your rows to `part` and commit, or hand it on to the next of `rest`.
+class Link:
+    """What happens to one intent in a joint mutation (`joining`).
 
-    `then` are further events of the same intent, in order, that happen in the same mutation.  `seen` is the row as the
-    pane knows it.  `activation` fences the report of an older activation's attempt; whose attempt it was is the last
-    of the chain, behind the intents its result covers.  The answer is every record the joint mutation put.
+    `seen` is the row as the pane knows it; `events` happen to it in order.  `attempt` is the token of the attempt that
+    reported the outcome these events come of; that of an outdated one is fenced.
+    """
+
+    seen: IntentRecord
+    events: tuple[IntentEvent, ...]
+    attempt: tuple[int, int] | None = None
+
+
+@frozen
+class Join(Call):
+    """Pane to intent: the first link is yours; add your rows to `part` and commit, or hand it on to the next.
+
+    The answer is every record the joint mutation put.
     """
 
     CALL: ClassVar[str] = "join"
-    event: IntentEvent
-    then: tuple[IntentEvent, ...] = ()
-    seen: IntentRecord
+    links: tuple[Link, ...]
     part: Mutation
-    rest: tuple[tuple[IntentRecord, IntentEvent], ...] = ()
-    activation: tuple[int, int] | None = None
     now: int
+
+    @property
+    def seen(self) -> IntentRecord:
+        """The asked intent's row, as the pane knows it."""
+        return self.links[0].seen
 
 
 @frozen

@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from attrs import field, frozen
 
-from fencepost.actors.intent_state import IntentEvent
+from fencepost.actors.intent_events import IntentEvent
 from fencepost.mailbox.mutation import NewDeadLetter, NewEvent
-from fencepost.mailbox.records import IncarnationRecord, IntentRecord, Record
+from fencepost.mailbox.records import IntentRecord, Record
 
 __all__ = ["Decision", "Effect", "Replace", "RetiredIncarnation"]
 
@@ -23,9 +23,7 @@ __all__ = ["Decision", "Effect", "Replace", "RetiredIncarnation"]
 
 @frozen
 class RetiredIncarnation:
-    """An incarnation was fenced: whoever waits on its behalf must be answered."""
-
-    incarnation: IncarnationRecord
+    """The live incarnation was fenced: whoever waits on its behalf must be answered, and its tool batch ends."""
 
 
 @frozen

@@ -14,8 +14,8 @@ alone (protocol-intent.md section 8):
     exhausted, or no attempt left    not at all
 
 Attempts are counted within the intent's epoch from the incarnation rows themselves.  Whoever gives up on the last
-permitted attempt, for whatever cause, marks the intent exhausted in the same transaction (section 7.5); two human
-words lead out, `rearm` and `discard`.
+permitted attempt, for whatever cause, marks the intent exhausted in the same transaction (section 7.5); only a human
+leads out of that (`pane_resolution`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ from typing import Final
 from attrs import evolve, frozen
 
 from fencepost.actors.decision import Decision, Effect, Replace, RetiredIncarnation
-from fencepost.actors.intent_state import (
+from fencepost.actors.intent_events import (
     AcceptHandshake,
     BeginUnattended,
     BindRestart,
-    Discard,
     Exhaust,
     IntentEvent,
-    Rearm,
-    judge_handshake,
 )
+from fencepost.actors.intent_verdicts import judge_handshake
 from fencepost.actors.messages import (
     Applied,
     Capabilities,
@@ -53,11 +51,9 @@ __all__ = [
     "LaunchRequest",
     "begin_unattended",
     "check_launch",
-    "decide_discard",
     "decide_handshake",
     "decide_launch",
     "decide_launch_failed",
-    "decide_rearm",
     "decide_retire",
     "give_up",
     "needs_payload_first",
@@ -253,11 +249,9 @@ def decide_retire(
     mint: Mint,
 ) -> Decision:
     """The host ends an incarnation; the intent stays as it is, unless its last permitted attempt is given up."""
-    stopped = _foreign(state, "retire", incarnation_id, speaker, now)
-    if stopped is not None:
-        return stopped
-    if not state.is_live(incarnation_id):
-        return Decision(answer=Unchanged())
+    over = _not_live(state, "retire", incarnation_id, speaker, now)
+    if over is not None:
+        return over
     return give_up(state, reason, limits, now, mint, replace=False).plus(Decision(answer=Applied()))
 
 
@@ -272,23 +266,21 @@ def decide_launch_failed(
     mint: Mint,
 ) -> Decision:
     """The process never came up, or died; a bound attempt is given up and, with a Launcher, replaced (I-10)."""
-    stopped = _foreign(state, "launch_failed", incarnation_id, speaker, now)
-    if stopped is not None:
-        return stopped
-    if not state.is_live(incarnation_id) or speaker is None:
-        return Decision(answer=Unchanged())
+    over = _not_live(state, "launch_failed", incarnation_id, speaker, now)
+    if over is not None:
+        return over
     head = state.head
     replace = head is not None and head.mode is DeliveryMode.RESTART_STARTUP and state.is_live(head.incarnation_id)
     return give_up(state, reason, limits, now, mint, replace=replace).plus(Decision(answer=Applied()))
 
 
-def _foreign(
+def _not_live(
     state: PaneState, call: str, incarnation_id: str, speaker: IncarnationRecord | None, now: int
 ) -> Decision | None:
-    """The refusal of a call about an incarnation that is not this pane's; a retired one is no reason to refuse."""
-    if speaker is not None and speaker.pane_id == state.pane_id:
-        return None
-    return fenced(state, call, incarnation_id, speaker, now)
+    """What a call gets that would end an incarnation which is not this pane's, or is over; None if it is live."""
+    if speaker is None or speaker.pane_id != state.pane_id:
+        return fenced(state, call, incarnation_id, speaker, now)
+    return None if state.is_live(incarnation_id) else Decision(answer=Unchanged())
 
 
 def unproved(state: PaneState) -> bool:
@@ -332,45 +324,8 @@ def _retired(state: PaneState, reason: str, now: int, *, relaunch: bool) -> Deci
     return Decision(
         puts=(retired,),
         events=(_event("incarnation.retired", state, retired, now),),
-        effects=(RetiredIncarnation(retired),),
+        effects=(RetiredIncarnation(),),
     )
-
-
-# -- a human's two ways out of exhaustion (section 7.5) ----------------------------------------------------------
-
-
-def decide_rearm(state: PaneState, intent_id: str, now: int, resolved: IntentRecord | None = None) -> Decision:
-    """Grant a new epoch of startup attempts; the wish for the first of them is stored, as in `give_up`.
-
-    `resolved` is the intent with that id where it is one of this pane's that is over.
-    """
-    intent = state.find(intent_id) or resolved
-    if intent is None or intent.exhausted_at is None:
-        return _not_exhausted(state, "rearm", intent, intent_id, now)
-    latest = state.latest
-    wishes = (latest.next(relaunch=True),) if latest is not None and not latest.live and not latest.relaunch else ()
-    return Decision(answer=Applied(), puts=wishes, intent_events=((intent, Rearm()),), effects=(Replace(),))
-
-
-def decide_discard(
-    state: PaneState, intent_id: str, approval: str, now: int, resolved: IntentRecord | None = None
-) -> Decision:
-    """Give the delivery up on the strength of the one-shot approval; nothing is claimed.  `resolved` as in rearm."""
-    intent = state.find(intent_id) or resolved
-    if intent is None or intent.exhausted_at is None:
-        return _not_exhausted(state, "discard", intent, intent_id, now)
-    if approval != intent.approval:
-        refused = Refused(Reason.PROOF_MISMATCH, f"approval {approval[:80]!r} is not the one shown for {intent_id}")
-        return refusal(state, "discard", None, refused, now)
-    return Decision(answer=Applied(), intent_events=((intent, Discard(approval=approval)),))
-
-
-def _not_exhausted(state: PaneState, call: str, intent: IntentRecord | None, intent_id: str, now: int) -> Decision:
-    if intent is None:
-        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no intent {intent_id!r}")
-    else:
-        refused = Refused(Reason.NOT_EXHAUSTED, f"intent {intent_id} is {intent.state} and not exhausted")
-    return refusal(state, call, None, refused, now)
 
 
 def _event(kind: str, state: PaneState, incarnation: IncarnationRecord, now: int) -> NewEvent:

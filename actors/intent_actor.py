@@ -1,7 +1,7 @@
 """An intent's actor: it owns the intent's row, works on its reconciliation, and makes its transcript projection.
 
 Events reach it from its pane only, as `Join`: it adds its own new row to the mutation that carries the pane's part
-and commits the two as one (design section 3).  The reconciliation runs in a child task, so the intent can answer
+and commits the two as one (`joining`).  The reconciliation runs in a child task, so the intent can answer
 while a reconciler is at work; its result goes to the pane, which alone knows what else is written with it, and comes
 back as a `Join`.  The runtime owns the reconciliation, not the call that caused it (contract I-12).
 
@@ -18,7 +18,10 @@ from attrs import evolve
 
 from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import AttemptFailed, EnsureAttempt, Join, OutcomeReported, PlanAttempt
-from fencepost.actors.intent_state import IntentEvent, Plan, starts_attempt, step, view_of
+from fencepost.actors.intent_events import IntentEvent, Plan
+from fencepost.actors.intent_state import starts_attempt, step, steps
+from fencepost.actors.intent_view import view_of
+from fencepost.actors.joining import join
 from fencepost.actors.messages import Diverged, IntentView, NeedsRecovery, Outcome, Reconciled
 from fencepost.mailbox.address import check_id
 from fencepost.mailbox.envelope import Envelope
@@ -32,12 +35,11 @@ from fencepost.mailbox.errors import (
 )
 from fencepost.mailbox.mutation import Delete, Mutation, NewDeadLetter, NewEvent
 from fencepost.mailbox.ports import ActorKilled
-from fencepost.mailbox.query import Query
+from fencepost.mailbox.query import Query, only
 from fencepost.mailbox.records import (
     IntentRecord,
     IntentState,
     ProjectionRecord,
-    Record,
     TranscriptRecord,
     TriggerRecord,
 )
@@ -137,12 +139,10 @@ class IntentActor(Actor):
             Query(IntentRecord, {"intent_id": self._intent_id}),
             Query(ProjectionRecord, {"intent_id": self._intent_id}),
         )
-        record = rows[0] if rows else None
-        if record is not None and not isinstance(record, IntentRecord):
-            raise CorruptRecord(self.address, f"the store answered a {type(record).__name__}")
-        self._record = None if record is None else record.require_intact()
-        if record is not None and record.state is IntentState.RECONCILING:
-            self._begin_attempt(record, resumed=True)
+        for record in only(IntentRecord, rows):
+            self._record = record.require_intact()
+            if record.state is IntentState.RECONCILING:
+                self._begin_attempt(record, resumed=True)
         if owed:
             self.spawn(self._project)
 
@@ -187,40 +187,28 @@ class IntentActor(Actor):
     # -- events from the pane --
 
     async def _join(self, envelope: Envelope, message: Join) -> None:
-        fenced = None if message.rest else self._fence(message.activation, message.part.label)
+        link, *rest = message.links
+        fenced = self._fence(link.attempt, message.part.label)
         if fenced is not None:
             await self._refuse(envelope, fenced, message.part.label, message.now)
             return
-        name = _NAMES[type(message.event)]
-        taken = step(self._current(), message.event, message.now)
-        for event in message.then:
-            further = step(taken.after, event, message.now)
-            taken = evolve(further, puts=taken.puts + further.puts, events=taken.events + further.events)
-        own = Mutation(label=f"intent.{name}", puts=taken.puts, events=taken.events)
+        name = _NAMES[type(link.events[0])]
+        taken = steps(self._current(), link.events, message.now)
         self.reached(name, "decided")
-        puts = await self._commit(message, message.part.joined(own))
+        whole = message.part.joined(Mutation(label=f"intent.{name}", puts=taken.puts, events=taken.events))
+        if rest:
+            puts = await join(self.system, tuple(rest), whole, message.now)
+        else:
+            await self.system.line.commit(whole)
+            puts = whole.puts
         self._record = taken.after
         self.reached(name, "applied")
-        if starts_attempt(message.event, taken.after):
+        if any(starts_attempt(event, taken.after) for event in link.events):
             resumed = taken.after.resolution is not None
             self._begin_attempt(taken.after, resumed=resumed)
         self.answer(envelope, puts)
         if any(isinstance(record, ProjectionRecord) for record in taken.puts):
             await self._begin_projection()
-
-    async def _commit(self, message: Join, mutation: Mutation) -> tuple[Record, ...]:
-        """Commit the joint mutation here, or let the last of the chain do it; answers everything that was put."""
-        if not message.rest:
-            await self.system.line.commit(mutation)
-            return mutation.puts
-        (seen, event), *rest = message.rest
-        following = Join(
-            event=event, seen=seen, part=mutation, rest=tuple(rest), activation=message.activation, now=message.now
-        )
-        answer = await self.system.ask(f"intent:{seen.intent_id}", following)
-        if not isinstance(answer, tuple):
-            raise CorruptRecord(self.address, f"a join was answered with {answer!r}")
-        return answer
 
     async def _plan(self, envelope: Envelope, message: PlanAttempt) -> None:
         now = self.system.clock.now_ns()

@@ -17,8 +17,8 @@ state together with the shape of its proof (protocol-intent.md section 1.4):
     A    S                      acknowledged, superseded: nothing happens any more
 
 `TABLE` names every (code, event) that exists and the code it leads to; a pair that is absent does not exist and
-`transition` raises.  `judge_call` is section 4: what a tool call gets while a soft proof is open.  The functions
-named `judge_*` decide whether a harness's report becomes an event, changes nothing, or is refused.
+`transition` raises.  `step` is a transition with all that is written beside the row.  The events are in
+`intent_events`; what a call or a report of a harness amounts to, given the row, is judged in `intent_verdicts`.
 
 Nothing here knows of the store, time or randomness: `now` and fresh ids arrive in the events.  The mutation that
 carries a new row is guarded by the row's revision, so a decision made on an older row cannot be committed.
@@ -27,50 +27,41 @@ carries a new row is guarded by the row's revision, so a decision made on an old
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, TypeAlias, assert_never
+from typing import Final, assert_never
 
-from attrs import field, fields, frozen
+from attrs import frozen
 
-from fencepost.actors.messages import (
-    Anchor,
-    Answer,
-    Applied,
-    IntentView,
-    ModelTurn,
-    Reason,
-    Reconciled,
-    Refused,
-    Unchanged,
+from fencepost.actors.intent_events import (
+    AcceptHandshake,
+    Acknowledge,
+    AcknowledgeRecovered,
+    BeginUnattended,
+    BindRestart,
+    BindSoft,
+    Coalesce,
+    CompleteBatch,
+    Discard,
+    DivergeTopology,
+    Exhaust,
+    IntentEvent,
+    MarkDelivered,
+    Offer,
+    Plan,
+    Prepare,
+    Rearm,
+    Rebind,
+    RequireRecovery,
+    Resolve,
+    Supersede,
 )
-from fencepost.mailbox import ladder
+from fencepost.actors.messages import ModelTurn
 from fencepost.mailbox.errors import InvalidTransition
-from fencepost.mailbox.ladder import Reach
 from fencepost.mailbox.mutation import NewEvent
-from fencepost.mailbox.records import DeliveryMode, IntentRecord, IntentState, ProjectionRecord, Record, TransitionKind
+from fencepost.mailbox.records import DeliveryMode, IntentRecord, IntentState, ProjectionRecord, Record
 
-__all__ = [
-    "TABLE",
-    "VERDICTS",
-    "Code",
-    "IntentEvent",
-    "Relation",
-    "Step",
-    "Verdict",
-    "code_of",
-    "judge_batch_completed",
-    "judge_call",
-    "judge_handshake",
-    "judge_mark_delivered",
-    "judge_prepare",
-    "reach_of",
-    "relation_of",
-    "starts_attempt",
-    "step",
-    "transition",
-    "view_of",
-]
+__all__ = ["TABLE", "Code", "Step", "code_of", "starts_attempt", "step", "steps", "transition"]
 
 
 # -- codes -----------------------------------------------------------------------------------------------------
@@ -131,175 +122,6 @@ def _proof_letter(intent: IntentRecord) -> str:
     if intent.mode is DeliveryMode.SOFT_BATCH:
         return "c" if intent.batch_completed_at is not None else "o"
     return "x" if intent.state is IntentState.RECONCILING else "n"
-
-
-# -- events ----------------------------------------------------------------------------------------------------
-
-
-@frozen(kw_only=True)
-class Coalesce:
-    """A compatible later transition, while nothing is bound yet (section 2)."""
-
-    kind: TransitionKind
-    to_base: str
-    classification_op: str
-
-
-@frozen(kw_only=True)
-class Supersede:
-    """An earlier intent's actual result already covers this one (section 2)."""
-
-    by_intent_id: str
-
-
-@frozen(kw_only=True)
-class BindSoft:
-    """The first admitted call of a batch fixes the block and begins the reconciliation, in one commit [D5]."""
-
-    incarnation_id: str
-    turn: ModelTurn
-    batch_id: str
-
-
-@frozen(kw_only=True)
-class BeginUnattended:
-    """Reconcile while no process is alive (section 5)."""
-
-
-@frozen(kw_only=True)
-class Plan:
-    """Which exact operation is about to run, and from where; committed before it runs."""
-
-    planned_op: str
-    starting_op: str
-
-
-@frozen(kw_only=True)
-class Prepare:
-    """The verified result and the byte-stable payload; `live` says whether the bound caller can still be served."""
-
-    result: Reconciled
-    live: bool
-
-
-@frozen(kw_only=True)
-class RequireRecovery:
-    """The workspace is not in a provable state; nothing may be handed out until a human has looked."""
-
-    reason: str
-    bundle_path: str | None = None
-    bundle_fingerprint: str | None = None
-    details: str | None = None
-
-
-@frozen(kw_only=True)
-class DivergeTopology:
-    """There is no provable target; only a recorded human resolution leads out."""
-
-    reason: str
-    details: str | None = None
-
-
-@frozen(kw_only=True)
-class Resolve:
-    """A human's recorded choice; `attended` when a process lives that was never bound to this intent.
-
-    Such a process may have a batch under way that was let pass, so files must not change under it now: the intent
-    goes back to detected and binds at that process's next boundary.  Otherwise it goes straight on reconciling.
-    """
-
-    resolution: str
-    by: str
-    attended: bool
-
-
-@frozen(kw_only=True)
-class Offer:
-    """The saved bytes are about to be handed to a call of the bound, still open batch [D2]."""
-
-
-@frozen(kw_only=True)
-class Rebind:
-    """A completed batch saw no payload: offer it to the batch of this call instead, once (section 4)."""
-
-    turn: ModelTurn
-    batch_id: str
-
-
-@frozen(kw_only=True)
-class MarkDelivered:
-    """The hook wrote the payload to the harness (note, MarkDelivered 1, 2 and 4; the marker is the pane's part)."""
-
-
-@frozen(kw_only=True)
-class CompleteBatch:
-    """The exact blocked batch completed; that is recorded and acknowledges nothing."""
-
-
-@frozen(kw_only=True)
-class Acknowledge:
-    """A provably later turn, or the exact echo of the startup delivery: the agent has it (section 6)."""
-
-
-@frozen(kw_only=True)
-class AcknowledgeRecovered:
-    """MarkDelivered was lost; the completed batch, the offer mark and the later turn prove the delivery (section 6)."""
-
-
-@frozen(kw_only=True)
-class BindRestart:
-    """A replacement incarnation with a fresh one-use startup delivery id (section 7.2)."""
-
-    incarnation_id: str
-    startup_delivery_id: str
-
-
-@frozen(kw_only=True)
-class AcceptHandshake:
-    """The replacement accepted the tagged payload: delivered, not acknowledged (section 7.3)."""
-
-
-@frozen(kw_only=True)
-class Exhaust:
-    """The last permitted startup attempt was given up; only a human leads on (section 7.5)."""
-
-    approval: str
-
-
-@frozen(kw_only=True)
-class Rearm:
-    """A human grants a new epoch of startup attempts."""
-
-
-@frozen(kw_only=True)
-class Discard:
-    """A human gives the delivery up; nothing is claimed."""
-
-    approval: str = field(repr=False)
-
-
-IntentEvent: TypeAlias = (
-    Coalesce
-    | Supersede
-    | BindSoft
-    | BeginUnattended
-    | Plan
-    | Prepare
-    | RequireRecovery
-    | DivergeTopology
-    | Resolve
-    | Offer
-    | Rebind
-    | MarkDelivered
-    | CompleteBatch
-    | Acknowledge
-    | AcknowledgeRecovered
-    | BindRestart
-    | AcceptHandshake
-    | Exhaust
-    | Rearm
-    | Discard
-)
 
 
 # -- the table -------------------------------------------------------------------------------------------------
@@ -596,186 +418,16 @@ def step(before: IntentRecord, event: IntentEvent, now: int) -> Step:
     )
 
 
+def steps(before: IntentRecord, events: Sequence[IntentEvent], now: int) -> Step:
+    """Several transitions of one mutation, in order, as one; there is at least one."""
+    first, *rest = events
+    taken = step(before, first, now)
+    for event in rest:
+        further = step(taken.after, event, now)
+        taken = Step(after=further.after, puts=taken.puts + further.puts, events=taken.events + further.events)
+    return taken
+
+
 def starts_attempt(event: IntentEvent, after: IntentRecord) -> bool:
     """Whether a reconciliation begins with this transition."""
     return isinstance(event, BindSoft | BeginUnattended | Resolve) and after.state is IntentState.RECONCILING
-
-
-# -- section 4: a tool call against an open soft proof -----------------------------------------------------------
-
-
-class Relation(StrEnum):
-    """How a call stands to the bound turn and batch (section 1.6)."""
-
-    SAME_BATCH = "same batch"
-    SAME_TURN = "other batch, same turn"
-    LATER_TURN = "other batch, provably later turn"
-    UNKNOWN = "turn order unknown"
-
-
-def relation_of(intent: IntentRecord, turn: ModelTurn | None, batch_id: str) -> Relation:
-    """Compare a call of the bound incarnation with the bound tuple.
-
-    Later must be provable: another id with a greater ordinal.  The same id with another ordinal, the same ordinal
-    with another id, an earlier ordinal, and the bound batch id under another turn are all unknown [D1].
-    """
-    if turn is None or intent.turn_ordinal is None:
-        return Relation.UNKNOWN
-    same_batch = batch_id == intent.batch_id
-    if turn.id == intent.turn_id:
-        if turn.ordinal != intent.turn_ordinal:
-            return Relation.UNKNOWN
-        return Relation.SAME_BATCH if same_batch else Relation.SAME_TURN
-    if turn.ordinal > intent.turn_ordinal and not same_batch:
-        return Relation.LATER_TURN
-    return Relation.UNKNOWN
-
-
-class Verdict(StrEnum):
-    """What a call gets while a soft proof is open."""
-
-    WAIT = "wait, then payload or generic"
-    PAYLOAD = "payload"
-    REBIND = "payload after rebind"
-    ACKNOWLEDGE = "acknowledge, then the next intent"
-    ACKNOWLEDGE_RECOVERED = "recovered acknowledge if offered, else payload after rebind"
-    GENERIC_RECONCILING = "generic, reconciling"
-    GENERIC_CONFLICTED = "generic, conflicted"
-    RESTART_NOT_COMPLETE = "restart, batch not complete"
-    RESTART_UNORDERED = "restart, turn order unknown"
-
-
-def _row(same_batch: Verdict, same_turn: Verdict, later_turn: Verdict, unknown: Verdict) -> Mapping[Relation, Verdict]:
-    return {
-        Relation.SAME_BATCH: same_batch,
-        Relation.SAME_TURN: same_turn,
-        Relation.LATER_TURN: later_turn,
-        Relation.UNKNOWN: unknown,
-    }
-
-
-_INCOMPLETE: Final = Verdict.RESTART_NOT_COMPLETE
-_UNORDERED: Final = Verdict.RESTART_UNORDERED
-_CONFLICTED: Final = _row(*[Verdict.GENERIC_CONFLICTED] * 4)
-
-VERDICTS: Final[Mapping[Code, Mapping[Relation, Verdict]]] = {
-    Code.C_OPEN: _row(Verdict.WAIT, _INCOMPLETE, _INCOMPLETE, _UNORDERED),
-    Code.C_COMPLETE: _row(Verdict.WAIT, Verdict.GENERIC_RECONCILING, Verdict.WAIT, _UNORDERED),
-    Code.M_OPEN: _row(Verdict.PAYLOAD, _INCOMPLETE, _INCOMPLETE, _UNORDERED),
-    Code.M_COMPLETE: _row(Verdict.PAYLOAD, Verdict.REBIND, Verdict.ACKNOWLEDGE_RECOVERED, _UNORDERED),
-    Code.L_OPEN: _row(Verdict.PAYLOAD, _INCOMPLETE, _INCOMPLETE, _UNORDERED),
-    Code.L_COMPLETE: _row(Verdict.PAYLOAD, Verdict.PAYLOAD, Verdict.ACKNOWLEDGE, _UNORDERED),
-    Code.RECOVERY_REQUIRED: _CONFLICTED,
-    Code.TOPOLOGY_DIVERGED: _CONFLICTED,
-}
-"""Section 4 as data: (code) x (relation of the call).  Only codes with an open soft proof have a row."""
-
-
-def judge_call(intent: IntentRecord, relation: Relation) -> Verdict:
-    """Section 4 for a call of the bound, live incarnation; the offer mark decides the recoverable case [D2]."""
-    verdict = VERDICTS[code_of(intent)][relation]
-    if verdict is Verdict.ACKNOWLEDGE_RECOVERED and intent.payload_offered_at is None:
-        return Verdict.REBIND
-    return verdict
-
-
-# -- reports of a harness: applied, unchanged, or refused --------------------------------------------------------
-
-
-def _same_tuple(intent: IntentRecord, incarnation_id: str, turn_id: str, batch_id: str) -> bool:
-    return (intent.incarnation_id, intent.turn_id, intent.batch_id) == (incarnation_id, turn_id, batch_id)
-
-
-def judge_mark_delivered(intent: IntentRecord, incarnation_id: str, turn_id: str, batch_id: str) -> Answer:
-    """Section 5, MarkDelivered, for a live incarnation of the intent's pane; in the contract's order (I-7)."""
-    if intent.state is IntentState.ACKNOWLEDGED:
-        return Unchanged()
-    if intent.mode is DeliveryMode.RESTART_STARTUP:
-        return Refused(Reason.OTHER_MODE, f"intent {intent.intent_id} is delivered by a restart")
-    if intent.state not in {IntentState.MATERIALIZED, IntentState.DELIVERED}:
-        return Refused(Reason.NOT_PREPARED, f"intent {intent.intent_id} is {intent.state}")
-    if not _same_tuple(intent, incarnation_id, turn_id, batch_id):
-        return Refused(
-            Reason.PROOF_MISMATCH,
-            f"intent {intent.intent_id} is bound to incarnation {intent.incarnation_id}, turn {intent.turn_id}, "
-            f"batch {intent.batch_id}; reported were {incarnation_id}, {turn_id}, {batch_id}",
-        )
-    return Applied() if intent.state is IntentState.MATERIALIZED else Unchanged()
-
-
-def judge_batch_completed(intent: IntentRecord | None, incarnation_id: str, turn_id: str, batch_id: str) -> Answer:
-    """Section 5, batch completion, for a live incarnation and the pane's active intent, if any (I-8)."""
-    if intent is None:
-        return Unchanged()
-    if intent.mode is DeliveryMode.RESTART_STARTUP:
-        return Refused(Reason.OTHER_MODE, f"intent {intent.intent_id} is delivered by a restart; it has no batch")
-    if intent.mode is None or not _same_tuple(intent, incarnation_id, turn_id, batch_id):
-        return Unchanged()
-    return Applied() if intent.batch_completed_at is None else Unchanged()
-
-
-def judge_handshake(intent: IntentRecord, startup_delivery_id: str, minted_id: str) -> Answer:
-    """Section 7.3 after identity and hash have been checked: `minted_id` is the live incarnation's own."""
-    if startup_delivery_id != minted_id:
-        return Refused(
-            Reason.WRONG_STARTUP_ID,
-            f"expected the startup delivery id minted for this incarnation, not {startup_delivery_id[:80]!r}",
-        )
-    if intent.resolved or intent.startup_delivery_id != minted_id:
-        return Refused(Reason.CONSUMED_STARTUP_ID, f"startup delivery {minted_id} is already consumed")
-    return Applied() if intent.handshake_at is None else Unchanged()
-
-
-def judge_prepare(intent: IntentRecord, result: Reconciled) -> Answer:
-    """A repeated result of a reconciliation: the very same is fine, any other would be payload drift [D8]."""
-    if intent.payload is None:
-        return Applied()
-    same = (intent.payload, intent.result_op, intent.workspace_commit) == (
-        result.payload,
-        result.result_op,
-        result.workspace_commit,
-    )
-    return Unchanged() if same else Refused(Reason.PAYLOAD_DRIFT, f"intent {intent.intent_id} is already prepared")
-
-
-# -- looking at a row --------------------------------------------------------------------------------------------
-
-
-def reach_of(intent: IntentRecord) -> Reach:
-    """How far the intent got on the delivery ladder (design section 7, contract DA-17)."""
-    if intent.exhausted_at is not None or intent.discarded:
-        # A discard settles nothing about the delivery: its outcome stays unknown.
-        return ladder.report("intent", "exhausted")
-    if intent.state is IntentState.DELIVERED and intent.consumed_at is not None:
-        native = "handshake_accepted" if intent.mode is DeliveryMode.RESTART_STARTUP else "batch_completed"
-        return ladder.report("intent", "delivered", native)
-    if intent.state in {IntentState.MATERIALIZED, IntentState.DELIVERED, IntentState.ACKNOWLEDGED}:
-        return ladder.report("intent", intent.state.value)
-    return Reach()
-
-
-def view_of(intent: IntentRecord, triggers: tuple[str, ...], startup_attempts: int) -> IntentView:
-    """The row as a bridge sees it (I-1); `startup_attempts` are those of its current epoch."""
-    reach = reach_of(intent)
-    anchor = None
-    if intent.anchor_change_id is not None and intent.anchor_commit_id is not None and intent.anchor_op_id is not None:
-        anchor = Anchor(intent.anchor_change_id, intent.anchor_commit_id, intent.anchor_op_id)
-    turn = None
-    if intent.turn_id is not None and intent.turn_ordinal is not None:
-        turn = ModelTurn(intent.turn_id, intent.turn_ordinal)
-    return IntentView(
-        triggers=triggers,
-        anchor=anchor,
-        turn=turn,
-        startup_attempts=startup_attempts,
-        stage=reach.stage,
-        stop=reach.stop,
-        **{name: getattr(intent, name) for name in _SHARED_FIELDS},
-    )
-
-
-_SHARED_FIELDS: Final = tuple(
-    attribute.name
-    for attribute in fields(IntentView)
-    if attribute.name not in {"triggers", "anchor", "turn", "startup_attempts", "stage", "stop"}
-)

@@ -1,4 +1,4 @@
-"""A pane: its incarnations, the order of its intents, and what a change to either writes.  Pure.
+"""A pane: its incarnations and the order of its intents, and who may speak for it.  Pure.
 
 Theory of operation
 ===================
@@ -14,66 +14,31 @@ Every call about a pane is decided by one actor, one call at a time: that is the
 * `seq_last`, from which the next intent's sequence number follows, and `tail_triggers`, how many triggers the newest
   intent has.  Once a tail is superseded the count is unknown (None) until the store is asked.
 
-Decisions live in `boundary` (a tool call), `incarnation_state` (launch to retirement) and here (detection,
-reconciliation results, a human's word).  None of them reads a clock or mints an id by itself.
+Decisions live in `boundary` (a tool call), `incarnation_state` (launch to retirement), `pane_detection`,
+`pane_reports` (what a harness reports), `pane_outcome` (how a reconciliation ended) and `pane_resolution` (a human's
+word).  None of them reads a clock or mints an id by itself.  Here is what they share: the state, and the fence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
-import orjson
 from attrs import evolve, frozen
 
-from fencepost.actors.decision import Decision, Replace
-from fencepost.actors.intent_state import (
-    Coalesce,
-    CompleteBatch,
-    DivergeTopology,
-    IntentEvent,
-    MarkDelivered,
-    Prepare,
-    RequireRecovery,
-    Resolve,
-    Supersede,
-    judge_batch_completed,
-    judge_mark_delivered,
-    judge_prepare,
-)
-from fencepost.actors.messages import (
-    Applied,
-    BaseTransition,
-    DetectedIntent,
-    Diverged,
-    NeedsRecovery,
-    Outcome,
-    Reason,
-    Reconciled,
-    Refused,
-    SyncStatus,
-    Unchanged,
-)
-from fencepost.mailbox.mutation import NewDeadLetter, NewEvent
-from fencepost.mailbox.records import (
-    IncarnationRecord,
-    IntentRecord,
-    IntentState,
-    Record,
-    TriggerRecord,
-)
-from fencepost.mailbox.text import storable_text
+from fencepost.actors.decision import Decision
+from fencepost.actors.messages import Reason, Refused, SyncStatus
+from fencepost.mailbox.mutation import NewDeadLetter
+from fencepost.mailbox.records import IncarnationRecord, IntentRecord, IntentState, Record, TriggerRecord
 
 __all__ = [
+    "CONFLICTED_STATES",
     "Limits",
     "Mint",
     "PaneState",
-    "decide_batch_completed",
-    "decide_detect",
-    "decide_mark_delivered",
-    "decide_outcome",
-    "decide_placement",
-    "decide_resolve",
+    "conflicted",
+    "dead_letter",
+    "fenced",
     "judge_speaker",
     "refusal",
 ]
@@ -81,7 +46,8 @@ __all__ = [
 Mint: TypeAlias = Callable[[str], str]
 """Makes a fresh id of a kind; handed in, so that a decision can be replayed."""
 
-_CONFLICTED_STATES: Final = frozenset({IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED})
+CONFLICTED_STATES: Final = frozenset({IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED})
+"""Blocked until a human resolves it; every rule treats the two alike (contract I-6)."""
 
 
 @frozen(kw_only=True)
@@ -143,7 +109,7 @@ class PaneState:
 
     def sync_status(self) -> SyncStatus:
         """Always a query over the intents (section 1.3)."""
-        if any(intent.state in _CONFLICTED_STATES or intent.exhausted_at is not None for intent in self.intents):
+        if any(map(conflicted, self.intents)):
             return SyncStatus.CONFLICTED
         return SyncStatus.PENDING if self.intents else SyncStatus.IN_SYNC
 
@@ -175,6 +141,11 @@ class PaneState:
         )
         same_tail = bool(kept) and kept[-1].intent_id == self.intents[-1].intent_id
         return evolve(self, intents=kept, tail_triggers=self.tail_triggers if same_tail or not kept else None)
+
+
+def conflicted(intent: IntentRecord) -> bool:
+    """Whether only a human leads on from here; nothing behind such an intent moves (section 1.3)."""
+    return intent.state in CONFLICTED_STATES or intent.exhausted_at is not None
 
 
 # -- who speaks, and refusals ------------------------------------------------------------------------------------
@@ -223,302 +194,3 @@ _FENCED: Final = {
     Reason.OTHER_PANE: "of another pane",
     Reason.RETIRED_INCARNATION: "retired",
 }
-
-
-# -- detection (section 2) ---------------------------------------------------------------------------------------
-
-
-def decide_detect(state: PaneState, transition: BaseTransition, now: int, mint: Mint) -> Decision:
-    """Coalesce into the newest intent while it is detected and unbound, else open a new one.
-
-    The trigger row is inserted unconditionally: a trigger seen before makes the store refuse the whole mutation, and
-    the pane then answers the intent that has it (contract I-2).
-    """
-    tail = state.intents[-1] if state.intents else None
-    if tail is not None and tail.state is IntentState.DETECTED and tail.to_base == transition.from_base:
-        return _coalesced(state, tail, transition, now)
-    return _opened(state, transition, now, mint)
-
-
-def _coalesced(state: PaneState, tail: IntentRecord, transition: BaseTransition, now: int) -> Decision:
-    assert state.tail_triggers is not None  # the actor asks the store before it decides again
-    trigger = _trigger(state, tail.intent_id, transition, state.tail_triggers, now)
-    events: list[tuple[IntentRecord, IntentEvent]] = [
-        (
-            tail,
-            Coalesce(
-                kind=transition.kind,
-                to_base=transition.to_base,
-                classification_op=transition.classification_op,
-            ),
-        )
-    ]
-    if transition.ambiguous is not None:
-        events = [(tail, DivergeTopology(reason=storable_text(transition.ambiguous)))]
-    return Decision(
-        answer=DetectedIntent(tail.intent_id, tail.seq, coalesced=True), puts=(trigger,), intent_events=tuple(events)
-    )
-
-
-def _opened(state: PaneState, transition: BaseTransition, now: int, mint: Mint) -> Decision:
-    ambiguous = transition.ambiguous is not None
-    intent = IntentRecord(
-        intent_id=mint("intent"),
-        pane_id=state.pane_id,
-        seq=state.seq_last + 1,
-        kind=transition.kind,
-        from_base=transition.from_base,
-        to_base=transition.to_base,
-        classification_op=transition.classification_op,
-        detected_at=now,
-        state=IntentState.TOPOLOGY_DIVERGED if ambiguous else IntentState.DETECTED,
-        reason=None if transition.ambiguous is None else storable_text(transition.ambiguous),
-    )
-    event = NewEvent(
-        kind="intent.topology_diverged" if ambiguous else "intent.detected",
-        address=f"intent:{intent.intent_id}",
-        at=now,
-        data={
-            "intent_id": intent.intent_id,
-            "pane_id": state.pane_id,
-            "intent_seq": intent.seq,
-            "state": intent.state.value,
-            "from_base": intent.from_base,
-            "to_base": intent.to_base,
-            "trigger_op": transition.trigger_op,
-        },
-    )
-    return Decision(
-        answer=DetectedIntent(intent.intent_id, intent.seq, coalesced=False),
-        puts=(intent, _trigger(state, intent.intent_id, transition, 0, now)),
-        events=(event,),
-    )
-
-
-def _trigger(state: PaneState, intent_id: str, transition: BaseTransition, position: int, now: int) -> TriggerRecord:
-    return TriggerRecord(
-        pane_id=state.pane_id,
-        operation_id=transition.trigger_op,
-        intent_id=intent_id,
-        position=position,
-        at=now,
-    )
-
-
-# -- delivery reports (section 5) --------------------------------------------------------------------------------
-
-
-def decide_mark_delivered(
-    state: PaneState,
-    speaker: IncarnationRecord | None,
-    intent: IntentRecord | None,
-    *,
-    intent_id: str,
-    incarnation_id: str,
-    turn_id: str,
-    batch_id: str,
-    now: int,
-) -> Decision:
-    """The hook wrote the payload out: state, first delivery time and the marker in one transaction (I-7).
-
-    `intent` is the row with that id, resolved or not, or None if there is none.
-    """
-    stopped = fenced(state, "mark_delivered", incarnation_id, speaker, now)
-    if stopped is not None:
-        return stopped
-    assert speaker is not None
-    if intent is None or intent.pane_id != state.pane_id:
-        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no intent {intent_id!r}")
-        return refusal(state, "mark_delivered", incarnation_id, refused, now)
-    answer = judge_mark_delivered(intent, incarnation_id, turn_id, batch_id)
-    if isinstance(answer, Refused):
-        return refusal(state, "mark_delivered", incarnation_id, answer, now)
-    if isinstance(answer, Unchanged):
-        return Decision(answer=answer)
-    return Decision(
-        answer=answer,
-        puts=(speaker.next(delivered_intent_id=intent_id),),
-        intent_events=((intent, MarkDelivered()),),
-    )
-
-
-def decide_batch_completed(
-    state: PaneState,
-    speaker: IncarnationRecord | None,
-    *,
-    incarnation_id: str,
-    turn_id: str,
-    batch_id: str,
-    now: int,
-) -> Decision:
-    """Record that the exact blocked batch completed; nothing else, and nothing for any other batch (I-8)."""
-    stopped = fenced(state, "post_tool_batch", incarnation_id, speaker, now)
-    if stopped is not None:
-        return stopped
-    answer = judge_batch_completed(state.head, incarnation_id, turn_id, batch_id)
-    if isinstance(answer, Refused):
-        return refusal(state, "post_tool_batch", incarnation_id, answer, now)
-    if isinstance(answer, Unchanged) or state.head is None:
-        return Decision(answer=Unchanged())
-    return Decision(answer=answer, intent_events=((state.head, CompleteBatch()),))
-
-
-def decide_placement(
-    state: PaneState,
-    speaker: IncarnationRecord | None,
-    intent: IntentRecord | None,
-    *,
-    incarnation_id: str,
-    turn_id: str,
-    batch_id: str,
-    completes: bool,
-    now: int,
-) -> Decision:
-    """What the placement of a batch's results means for the intents (contract T-5).
-
-    A result that is the payload of `intent` is its delivery, the last result of the batch its completion; what does
-    not apply (the incarnation was retired meanwhile, say) is no reason not to place, and leaves nothing behind.
-    """
-    tuple_ = {"incarnation_id": incarnation_id, "turn_id": turn_id, "batch_id": batch_id}
-    decision = Decision()
-    if intent is not None:
-        delivered = decide_mark_delivered(state, speaker, intent, intent_id=intent.intent_id, now=now, **tuple_)
-        if isinstance(delivered.answer, Applied):
-            decision = delivered
-    if completes:
-        completed = decide_batch_completed(state, speaker, now=now, **tuple_)
-        if isinstance(completed.answer, Applied):
-            decision = decision.plus(completed)
-    return decision
-
-
-# -- how a reconciliation ended (section 5) ----------------------------------------------------------------------
-
-
-def decide_outcome(
-    state: PaneState,
-    intent: IntentRecord,
-    outcome: Outcome,
-    known_triggers: frozenset[str],
-    limits: Limits,
-    now: int,
-    mint: Mint,
-) -> Decision:
-    """Prepare the payload, or block truthfully.  A result that is already prepared changes nothing [D8].
-
-    `known_triggers` are those of `outcome.discovered` the pane has seen before.
-    """
-    if intent.state is not IntentState.RECONCILING:
-        if isinstance(outcome, Reconciled):
-            answer = judge_prepare(intent, outcome)
-            if isinstance(answer, Refused):
-                return refusal(state, "prepare", intent.incarnation_id, answer, now)
-        return Decision(answer=Unchanged())
-    match outcome:
-        case Reconciled():
-            unfit = _unfit(outcome.payload, limits)
-            if unfit is not None:
-                return Decision(answer=Applied(), intent_events=((intent, RequireRecovery(reason=unfit)),))
-            return _prepared(state, intent, outcome, known_triggers, now, mint)
-        case NeedsRecovery():
-            blocked: IntentEvent = RequireRecovery(
-                reason=storable_text(outcome.reason),
-                bundle_path=None if outcome.bundle_path is None else storable_text(outcome.bundle_path),
-                bundle_fingerprint=outcome.bundle_fingerprint,
-                details=_details(outcome.details),
-            )
-        case Diverged():
-            blocked = DivergeTopology(reason=storable_text(outcome.reason), details=_details(outcome.details))
-        case _:
-            assert_never(outcome)
-    return Decision(answer=Applied(), intent_events=((intent, blocked),))
-
-
-def _unfit(payload: bytes, limits: Limits) -> Reason | None:
-    """Why no channel could carry these bytes unchanged, if so (I-15)."""
-    if len(payload) > limits.payload_bytes_max:
-        return Reason.PAYLOAD_TOO_LARGE
-    try:
-        payload.decode("utf-8")
-    except UnicodeDecodeError:
-        return Reason.PAYLOAD_NOT_TEXT
-    return None
-
-
-def _details(details: object) -> str | None:
-    """What a reconciler says beside its reason, as text; whatever it is, it must not cost the outcome."""
-    if details is None:
-        return None
-    if isinstance(details, str):
-        return storable_text(details)
-    try:
-        return orjson.dumps(details, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
-    except (TypeError, ValueError):
-        return storable_text(repr(details))
-
-
-def _prepared(
-    state: PaneState,
-    intent: IntentRecord,
-    result: Reconciled,
-    known_triggers: frozenset[str],
-    now: int,
-    mint: Mint,
-) -> Decision:
-    """Result, payload and state in one transaction, with the intents it covers and the ones it discovered."""
-    covered = [
-        other
-        for other in state.intents
-        if other.intent_id in result.covers and other.state is IntentState.DETECTED and other.seq > intent.seq
-    ]
-    superseding = Decision(intent_events=tuple((other, Supersede(by_intent_id=intent.intent_id)) for other in covered))
-    decision = superseding.plus(
-        Decision(
-            answer=Applied(),
-            intent_events=((intent, Prepare(result=result, live=state.is_live(intent.incarnation_id))),),
-        )
-    )
-    # Discovered intents are opened behind everything there is; they never coalesce, their order is the result's, and
-    # their rows are put in that order, so that whoever applies them sees each seq after the one before it.
-    gone = {other.intent_id for other in covered}
-    later = evolve(state, intents=tuple(known for known in state.intents if known.intent_id not in gone))
-    seen = set(known_triggers)
-    found = Decision()
-    for transition in result.discovered:
-        if transition.trigger_op in seen:
-            continue
-        seen.add(transition.trigger_op)
-        opened = _opened(later, transition, now, mint)
-        later = later.after(opened.puts)
-        found = found.plus(opened)
-    return found.plus(decision)
-
-
-# -- a human's word (contract I-13) ------------------------------------------------------------------------------
-
-
-def decide_resolve(
-    state: PaneState, intent_id: str, resolution: str, by: str, now: int, resolved: IntentRecord | None = None
-) -> Decision:
-    """Leave recovery_required or topology_diverged, with the choice recorded.
-
-    `resolved` is the intent with that id where it is one of this pane's that is over.
-    """
-    intent = state.find(intent_id) or resolved
-    if intent is None:
-        refused = Refused(Reason.UNKNOWN_INTENT, f"pane {state.pane_id} has no intent {intent_id!r}")
-        return refusal(state, "resolve", None, refused, now)
-    if intent.state not in _CONFLICTED_STATES:
-        return Decision(answer=Unchanged())
-    if intent is not state.head:
-        head = state.head
-        assert head is not None
-        refused = Refused(Reason.RECONCILING, f"intent {head.intent_id} comes first and is {head.state}")
-        return refusal(state, "resolve", None, refused, now)
-    # A retired process may still be there, with tools running that were let pass.  Only an intent that got beyond
-    # detection is known to have been begun with no such tools about; a diverged one may have been found so.
-    lingering = state.latest is not None and intent.state is IntentState.TOPOLOGY_DIVERGED
-    event = Resolve(resolution=resolution, by=by, attended=state.live is not None or lingering)
-    # A successor that was wished for while only a human could lead on has nothing else left to wait for.
-    wished = state.latest is not None and state.latest.relaunch
-    return Decision(answer=Applied(), intent_events=((intent, event),), effects=(Replace(),) if wished else ())

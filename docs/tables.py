@@ -23,11 +23,14 @@ from fencepost.actors import (
     intent_actor,
     invocation,
     pane_actor,
+    pane_incarnations,
     tool_batch_actor,
     tool_calls,
     tool_state,
 )
-from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Plan, Relation
+from fencepost.actors.intent_events import IntentEvent, Plan
+from fencepost.actors.intent_state import TABLE, Code
+from fencepost.actors.intent_verdicts import VERDICTS, Relation
 from fencepost.mailbox.records import CallStatus, Replay
 from fencepost.supervisor.chaos import BOUNDARIES
 
@@ -143,7 +146,8 @@ LINE: Final = ("enqueued", "begun", "written", "committed")
 
 def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     """Return what passes points, the transitions there are of it, and the boundaries such a transition can pass."""
-    pane_source, intent_source = inspect.getsource(pane_actor), inspect.getsource(intent_actor)
+    pane_source = inspect.getsource(pane_actor) + inspect.getsource(pane_incarnations)
+    intent_source = inspect.getsource(intent_actor)
     to_intent = set(re.findall(r"case (\w+)\(\)", inspect.getsource(intent_actor.IntentActor.handle)))
     messages = {name: message for name in calls.__all__ if "CALL" in vars(message := getattr(calls, name))}
     tool_messages = {name: getattr(tool_calls, name) for name in tool_calls.__all__}
@@ -153,7 +157,7 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     batch_calls = [message.CALL for name, message in tool_messages.items() if name not in to_pane]
     silent = [message.CALL for name, message in messages.items() if name in to_intent and name != "PlanAttempt"]
     events = [snake(event.__name__) for event in get_args(IntentEvent) if event is not Plan]
-    of_its_own = set(re.findall(r'_commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
+    of_its_own = set(re.findall(r'\.commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
     on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
     batch_source = inspect.getsource(tool_batch_actor)
     of_a_batch = set(re.findall(r'(?:_commit|reached)\("(\w+)"', batch_source)) - set(batch_calls)

@@ -36,7 +36,7 @@ from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.records import BatchMode
 from fencepost.mailbox.text import storable_text
 from fencepost.supervisor.status import RuntimeStatus
-from fencepost.supervisor.views import batch_records, call_views, intent_views, result_entries
+from fencepost.supervisor.views import batch_records, call_views, intent_view, intent_views, result_entries
 
 if TYPE_CHECKING:
     from fencepost.supervisor.runtime import Runtime
@@ -164,7 +164,7 @@ class Pane:
 
     async def intents(self) -> list[IntentView]:
         """All intents of this pane, oldest first, as stored behind every earlier call."""
-        return await self._runtime.call(intent_views, self._runtime.line, {"pane_id": self.pane_id})
+        return await self._runtime.call(intent_views, self._runtime.line, self.pane_id)
 
     # -- tools --
 
@@ -290,8 +290,7 @@ class IntentHandle:
 
     async def view(self) -> IntentView | None:
         """The intent as stored behind every earlier call, or None if there is none with this id."""
-        views = await self._runtime.call(intent_views, self._runtime.line, {"intent_id": self.intent_id})
-        return views[0] if views else None
+        return await self._runtime.call(intent_view, self._runtime.line, self.intent_id)
 
 
 class Supervisor:

@@ -3,42 +3,64 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from fencepost.actors.intent_state import view_of
+from fencepost.actors.intent_view import view_of
 from fencepost.actors.messages import IntentView
 from fencepost.actors.tool_messages import CallView, ResultEntry
 from fencepost.actors.tool_results import entry_view
 from fencepost.actors.tool_state import call_view
 from fencepost.mailbox.errors import InvalidIdentifier, InvalidTransition
 from fencepost.mailbox.line import MutationLine
-from fencepost.mailbox.query import NOT_NULL, Query
+from fencepost.mailbox.query import NOT_NULL, Above, Query, only
 from fencepost.mailbox.records import (
     BatchRecord,
     CallRecord,
     EntryRecord,
     IncarnationRecord,
     IntentRecord,
+    Record,
     TriggerRecord,
 )
 
-__all__ = ["batch_records", "call_views", "intent_views", "result_entries"]
+__all__ = ["batch_records", "call_views", "intent_view", "intent_views", "result_entries"]
 
 
-async def intent_views(line: MutationLine, where: Mapping[str, str]) -> list[IntentView]:
-    """The intents that match `where`, oldest first, with their triggers and startup attempts."""
-    (intents,) = await line.load(Query(IntentRecord, where, order_by=("seq",)))
-    if not intents:
-        return []
-    pane = {"pane_id": intents[0].pane_id}
-    (rows,), (starts,) = (
-        await line.load(Query(TriggerRecord, pane, order_by=("position",))),
-        await line.load(Query(IncarnationRecord, {**pane, "startup_intent_id": NOT_NULL})),
+async def intent_views(line: MutationLine, pane_id: str) -> list[IntentView]:
+    """The intents of a pane, oldest first, with their triggers and startup attempts."""
+    pane = {"pane_id": pane_id}
+    return _views(
+        await line.load(
+            Query(IntentRecord, pane, order_by=("seq",)),
+            Query(TriggerRecord, pane, order_by=("position",)),
+            Query(IncarnationRecord, {**pane, "startup_intent_id": NOT_NULL}),
+        )
     )
+
+
+async def intent_view(line: MutationLine, intent_id: str) -> IntentView | None:
+    """One intent, or None if there is none with this id."""
+    found = _views(
+        await line.load(
+            Query(IntentRecord, {"intent_id": intent_id}),
+            Query(TriggerRecord, {"intent_id": intent_id}, order_by=("position",)),
+            Query(IncarnationRecord, {"startup_intent_id": intent_id}),
+        )
+    )
+    return found[0] if found else None
+
+
+def _views(loaded: Sequence[Sequence[Record]]) -> list[IntentView]:
+    """Views of the intents, made from them, all their triggers in order, and all incarnations bound to them."""
+    intents, rows, bound = loaded
+    starts = only(IncarnationRecord, bound)
     triggers: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
+    for row in only(TriggerRecord, rows):
         triggers[row.intent_id].append(row.operation_id)
-    return [view_of(intent, tuple(triggers[intent.intent_id]), _attempts(intent, starts)) for intent in intents]
+    return [
+        view_of(intent, tuple(triggers[intent.intent_id]), _attempts(intent, starts))
+        for intent in only(IntentRecord, intents)
+    ]
 
 
 def _attempts(intent: IntentRecord, starts: list[IncarnationRecord]) -> int:
@@ -64,11 +86,15 @@ async def call_views(line: MutationLine, address: str) -> list[CallView]:
 
 
 async def result_entries(line: MutationLine, pane_id: str, after: str | None) -> list[ResultEntry]:
-    """The results placed in a pane behind the entry `after`, in order."""
-    (rows,) = await line.load(Query(EntryRecord, {"pane_id": pane_id}, order_by=("seq",)))
-    if after is None:
-        return [entry_view(row) for row in rows]
-    for index, row in enumerate(rows):
-        if row.entry_id == after:
-            return [entry_view(later) for later in rows[index + 1 :]]
-    raise InvalidIdentifier("after", after, f"must be an entry of pane {pane_id}")
+    """The results placed in a pane behind the entry `after`, in order.
+
+    Raises `InvalidIdentifier` if the pane has no such entry.
+    """
+    where: dict[str, object] = {"pane_id": pane_id}
+    if after is not None:
+        (named,) = await line.load(Query(EntryRecord, {"entry_id": after, "pane_id": pane_id}))
+        if not named:
+            raise InvalidIdentifier("after", after, f"must be an entry of pane {pane_id}")
+        where["seq"] = Above(named[0].seq)
+    (rows,) = await line.load(Query(EntryRecord, where, order_by=("seq",)))
+    return [entry_view(row) for row in rows]

@@ -24,7 +24,7 @@ from fencepost.mailbox.codec import (
 )
 from fencepost.mailbox.errors import MutationRefused
 from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
-from fencepost.mailbox.query import NOT_NULL, Query
+from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, ForeignKey, Unique, forbidden_succession
@@ -161,6 +161,8 @@ def _test(wanted: object) -> Callable[[object], bool]:
         return lambda value: value is not None
     if isinstance(wanted, tuple):
         return lambda value: value is not None and value in wanted
+    if isinstance(wanted, Above):
+        return lambda value: isinstance(value, int) and value > wanted.number
     return lambda value: value is not None and value == wanted
 
 

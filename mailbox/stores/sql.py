@@ -19,7 +19,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from fencepost.mailbox.codec import codec_of, plain
-from fencepost.mailbox.query import NOT_NULL, Query
+from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS
 
@@ -153,6 +153,9 @@ def _where(query: Query[Any]) -> tuple[str, list[object]]:
         elif isinstance(value, tuple):
             terms.append(f"{name} IN ({', '.join('?' * len(value))})")
             parameters.extend(map(plain, value))
+        elif isinstance(value, Above):
+            terms.append(f"{name} > ?")
+            parameters.append(value.number)
         else:
             terms.append(f"{name} = ?")
             parameters.append(plain(value))

@@ -31,7 +31,9 @@ from attrs import evolve
 
 from fencepost.actors.boundary import generic
 from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
-from fencepost.actors.intent_state import BindSoft, Code, Exhaust, Offer, Rebind, Relation, code_of, relation_of
+from fencepost.actors.intent_events import BindSoft, Exhaust, Offer, Rebind
+from fencepost.actors.intent_state import Code, code_of
+from fencepost.actors.intent_verdicts import Relation, relation_of
 from fencepost.actors.messages import Allow, BlockGeneric, BlockPayload, BlockRestart, ModelTurn, Reason
 from fencepost.actors.pane_state import Limits, PaneState
 from fencepost.mailbox.records import AdmissionDecision, AdmissionRecord, IncarnationRecord, IntentState
@@ -64,7 +66,7 @@ def told(state: PaneState, decision: Decision) -> str:
     assert (Replace() in decision.effects) == (is_restart and "Exhaust" not in events)
     fenced = [record for record in decision.puts if isinstance(record, IncarnationRecord) and not record.live]
     assert bool(fenced) == is_restart
-    assert [effect.incarnation for effect in decision.effects if isinstance(effect, RetiredIncarnation)] == fenced
+    assert decision.effects.count(RetiredIncarnation()) == len(fenced)
     if is_restart:
         assert state.live is not None
         assert fenced[0].incarnation_id == state.live.incarnation_id

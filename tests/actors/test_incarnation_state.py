@@ -28,18 +28,17 @@ from fencepost.actors.incarnation_state import (
     LaunchRequest,
     begin_unattended,
     check_launch,
-    decide_discard,
     decide_handshake,
     decide_launch,
     decide_launch_failed,
-    decide_rearm,
     decide_retire,
     needs_payload_first,
     unproved,
     withdraw,
 )
-from fencepost.actors.intent_state import Exhaust
+from fencepost.actors.intent_events import Exhaust
 from fencepost.actors.messages import Applied, Capabilities, Launch, Reason, Refused, StartupDelivery, Unchanged
+from fencepost.actors.pane_resolution import decide_discard, decide_rearm
 from fencepost.actors.pane_state import Limits, PaneState
 from fencepost.mailbox.errors import LaunchBlocked
 from fencepost.mailbox.records import DeliveryMode, IncarnationRecord, IntentState
@@ -294,7 +293,7 @@ def test_retiring_changes_the_incarnation_and_not_the_intent(shape):
     if state.live.delivered_intent_id is not None:
         expected["delivered_intent_id"] = None
     assert changed(state.live, gone) == expected
-    assert decision.effects == (RetiredIncarnation(gone),)
+    assert decision.effects == (RetiredIncarnation(),)
     assert [(event.kind, event.data["reason"]) for event in decision.events] == [
         ("incarnation.retired", "the host says so")
     ]

@@ -11,9 +11,7 @@ import pytest
 from actors.worlds import BASE, EVENT_TYPES, LATER, NOW, PAYLOAD, RESULT, SHAPES, changed, row
 from click.testing import CliRunner
 
-from fencepost.actors.intent_state import (
-    TABLE,
-    VERDICTS,
+from fencepost.actors.intent_events import (
     AcceptHandshake,
     Acknowledge,
     AcknowledgeRecovered,
@@ -21,7 +19,6 @@ from fencepost.actors.intent_state import (
     BindRestart,
     BindSoft,
     Coalesce,
-    Code,
     CompleteBatch,
     Discard,
     DivergeTopology,
@@ -33,20 +30,13 @@ from fencepost.actors.intent_state import (
     Prepare,
     Rearm,
     Rebind,
-    Relation,
     RequireRecovery,
     Resolve,
     Supersede,
-    code_of,
-    judge_handshake,
-    judge_prepare,
-    news_of,
-    reach_of,
-    starts_attempt,
-    step,
-    transition,
-    view_of,
 )
+from fencepost.actors.intent_state import TABLE, Code, code_of, news_of, starts_attempt, step, transition
+from fencepost.actors.intent_verdicts import VERDICTS, Relation, judge_handshake, judge_prepare
+from fencepost.actors.intent_view import reach_of, view_of
 from fencepost.actors.messages import Anchor, Applied, ModelTurn, Reason, Reconciled, Refused, Unchanged
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition
 from fencepost.mailbox.ladder import Stage, Stop

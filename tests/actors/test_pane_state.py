@@ -39,15 +39,13 @@ from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import (
     LaunchRequest,
     begin_unattended,
-    decide_discard,
     decide_handshake,
     decide_launch,
     decide_launch_failed,
-    decide_rearm,
     decide_retire,
     needs_payload_first,
 )
-from fencepost.actors.intent_state import (
+from fencepost.actors.intent_events import (
     Acknowledge,
     AcknowledgeRecovered,
     Coalesce,
@@ -56,8 +54,8 @@ from fencepost.actors.intent_state import (
     MarkDelivered,
     RequireRecovery,
     Supersede,
-    step,
 )
+from fencepost.actors.intent_state import step
 from fencepost.actors.messages import (
     Allow,
     Anchor,
@@ -76,16 +74,11 @@ from fencepost.actors.messages import (
     ToolBoundary,
     Unchanged,
 )
-from fencepost.actors.pane_state import (
-    Limits,
-    PaneState,
-    decide_batch_completed,
-    decide_detect,
-    decide_mark_delivered,
-    decide_outcome,
-    decide_resolve,
-    judge_speaker,
-)
+from fencepost.actors.pane_detection import decide_detect
+from fencepost.actors.pane_outcome import decide_outcome
+from fencepost.actors.pane_reports import decide_batch_completed, decide_mark_delivered
+from fencepost.actors.pane_resolution import decide_discard, decide_rearm, decide_resolve
+from fencepost.actors.pane_state import Limits, PaneState, judge_speaker
 from fencepost.mailbox.errors import LaunchBlocked
 from fencepost.mailbox.records import (
     AdmissionDecision,

@@ -13,7 +13,8 @@ from attrs import evolve, fields_dict
 
 from fencepost.actors.boundary import Boundary, decide_boundary
 from fencepost.actors.decision import Decision
-from fencepost.actors.intent_state import Code, IntentEvent, step
+from fencepost.actors.intent_events import IntentEvent
+from fencepost.actors.intent_state import Code, step
 from fencepost.actors.messages import Anchor, BaseTransition, ModelTurn, Reconciled, ToolBoundary
 from fencepost.actors.pane_state import Limits, PaneState
 from fencepost.mailbox.records import (

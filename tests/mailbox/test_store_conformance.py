@@ -26,7 +26,7 @@ from mailbox_samples import (
 from fencepost.mailbox.errors import MutationRefused, StoreFault, StoreOwned
 from fencepost.mailbox.mutation import Absent, Delete, Mutation, Unchanged
 from fencepost.mailbox.ports import ActorKilled, Kill, RuntimeKilled
-from fencepost.mailbox.query import NOT_NULL, Query
+from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import (
     AdmissionDecision,
     AdmissionRecord,
@@ -328,6 +328,11 @@ async def test_queries(url):
         (("state", (IntentState.DETECTED, IntentState.RECONCILING)), ("seq", 2)): [2],
         (("intent_id", "intent-4"),): [4],
         (("intent_id", "intent-4"), ("pane_id", "a")): [],
+        (("seq", Above(3)),): [4, 5],
+        (("seq", Above(1)), ("pane_id", "a")): [2],
+        (("seq", Above(5)),): [],
+        (("seq", Above(-1)),): [1, 2, 3, 4, 5],
+        (("prepared_at", Above(-(2**63))),): [],  # absent is not above anything
     }
     async with open_line(url) as line:
         for record in intents:
@@ -351,6 +356,9 @@ def test_a_query_names_only_what_exists():
     for where, order in (({"nothing": 1}, ()), ({}, ("nothing",)), ({"seq": 2**63}, ()), ({"seq": (None,)}, ())):
         with pytest.raises(ValueError):
             Query(IntentRecord, where, order)
+    for where in ({"reason": Above(1)}, {"discarded": Above(0)}, {"seq": Above(True)}, {"seq": Above(2**63)}):
+        with pytest.raises(ValueError):
+            Query(IntentRecord, where)
     with pytest.raises(ValueError):
         Query(IntentRecord, limit=-1)
     with pytest.raises(ValueError):

@@ -13,20 +13,21 @@ from unittest import mock
 
 from attrs import evolve
 
-from fencepost.actors import boundary, incarnation_state, intent_state, pane_state
+from fencepost.actors import (
+    boundary,
+    incarnation_state,
+    intent_state,
+    intent_verdicts,
+    pane_reports,
+    pane_resolution,
+    pane_state,
+)
 from fencepost.actors.boundary import Boundary
 from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import LaunchRequest
-from fencepost.actors.intent_state import (
-    AcceptHandshake,
-    Acknowledge,
-    BindRestart,
-    Code,
-    IntentEvent,
-    Relation,
-    Resolve,
-    Verdict,
-)
+from fencepost.actors.intent_events import AcceptHandshake, Acknowledge, BindRestart, IntentEvent, Resolve
+from fencepost.actors.intent_state import Code
+from fencepost.actors.intent_verdicts import Relation, Verdict
 from fencepost.actors.messages import Allow, Answer
 from fencepost.actors.pane_state import Limits, Mint, PaneState
 from fencepost.mailbox.records import AdmissionDecision, IncarnationRecord, IntentRecord, IntentState, Record
@@ -51,8 +52,8 @@ def _fault(make: Callable[[], Generator[None]]) -> Callable[[], Generator[None]]
 
 def _verdict(code: Code, relation: Relation, verdict: Verdict) -> AbstractContextManager[object]:
     """Section 4 with one cell changed."""
-    row = {**intent_state.VERDICTS[code], relation: verdict}
-    return mock.patch.object(intent_state, "VERDICTS", {**intent_state.VERDICTS, code: row})
+    row = {**intent_verdicts.VERDICTS[code], relation: verdict}
+    return mock.patch.object(intent_verdicts, "VERDICTS", {**intent_verdicts.VERDICTS, code: row})
 
 
 def _possible(*rows: tuple[Code, type[IntentEvent], Code]) -> AbstractContextManager[object]:
@@ -75,7 +76,7 @@ def _launching(change: Callable[[Decision], Decision]) -> AbstractContextManager
 
 def _resolving(attended: Callable[[PaneState], bool]) -> AbstractContextManager[object]:
     """Resolutions decided as shipped, with another idea of when a process has to be minded."""
-    real = pane_state.decide_resolve
+    real = pane_resolution.decide_resolve
 
     def decide(state: PaneState, intent_id: str, resolution: str, by: str, now: int) -> Decision:
         decision = real(state, intent_id, resolution, by, now)
@@ -85,7 +86,7 @@ def _resolving(attended: Callable[[PaneState], bool]) -> AbstractContextManager[
         ]
         return evolve(decision, intent_events=tuple(changed))
 
-    return mock.patch.object(pane_state, "decide_resolve", decide)
+    return mock.patch.object(pane_resolution, "decide_resolve", decide)
 
 
 # -- acknowledging too early -----------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def _forget_the_offer_mark() -> Generator[None]:
     """A completed batch counts as delivered although no call of it was ever given the payload."""
 
     def judge_call(intent: IntentRecord, relation: Relation) -> Verdict:
-        return intent_state.VERDICTS[intent_state.code_of(intent)][relation]
+        return intent_verdicts.VERDICTS[intent_state.code_of(intent)][relation]
 
     with mock.patch.object(boundary, "judge_call", judge_call):
         yield
@@ -187,26 +188,26 @@ def _drop_the_fence() -> Generator[None]:
 @_fault
 def _mark_delivered_from_another_batch() -> Generator[None]:
     """A mark_delivered counts whatever batch it names."""
-    real = intent_state.judge_mark_delivered
+    real = intent_verdicts.judge_mark_delivered
 
     def judge(intent: IntentRecord, _incarnation_id: str, _turn_id: str, _batch_id: str) -> Answer:
         return real(intent, str(intent.incarnation_id), str(intent.turn_id), str(intent.batch_id))
 
-    with mock.patch.object(pane_state, "judge_mark_delivered", judge):
+    with mock.patch.object(pane_reports, "judge_mark_delivered", judge):
         yield
 
 
 @_fault
 def _complete_the_nearest_batch() -> Generator[None]:
     """A completion report counts whatever batch it names."""
-    real = intent_state.judge_batch_completed
+    real = intent_verdicts.judge_batch_completed
 
     def judge(intent: IntentRecord | None, *named: str) -> Answer:
         if intent is None or intent.batch_id is None:
             return real(intent, *named)
         return real(intent, str(intent.incarnation_id), str(intent.turn_id), intent.batch_id)
 
-    with mock.patch.object(pane_state, "judge_batch_completed", judge):
+    with mock.patch.object(pane_reports, "judge_batch_completed", judge):
         yield
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from fencepost.actors.intent_state import Discard, IntentEvent
+from fencepost.actors.intent_events import Discard, IntentEvent
 from fencepost.actors.pane_state import Limits
 from fencepost.mailbox.records import (
     DeliveryMode,

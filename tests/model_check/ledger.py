@@ -18,10 +18,19 @@ from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from attrs import evolve, fields
 
-from fencepost.actors import boundary, incarnation_state, intent_state, pane_state
+from fencepost.actors import (
+    boundary,
+    incarnation_state,
+    intent_state,
+    pane_detection,
+    pane_outcome,
+    pane_reports,
+    pane_resolution,
+)
 from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import LaunchRequest
-from fencepost.actors.intent_state import Code, IntentEvent, Plan, code_of
+from fencepost.actors.intent_events import IntentEvent, Plan
+from fencepost.actors.intent_state import Code, code_of
 from fencepost.actors.messages import (
     Allow,
     Anchor,
@@ -250,7 +259,9 @@ class Ledger:
     @remembered
     def detect(self, store: Store, how: str) -> Transaction:
         """A base moved."""
-        return self._only(store, lambda mint: pane_state.decide_detect(self.pane(store), _transition(how), NOW, mint))
+        return self._only(
+            store, lambda mint: pane_detection.decide_detect(self.pane(store), _transition(how), NOW, mint)
+        )
 
     @remembered
     def plan(self, store: Store) -> Transaction:
@@ -264,7 +275,7 @@ class Ledger:
         assert head is not None
         return self._only(
             store,
-            lambda mint: pane_state.decide_outcome(
+            lambda mint: pane_outcome.decide_outcome(
                 self.pane(store), head, _outcome(kind, head), frozenset(), self.limits, NOW, mint
             ),
         )
@@ -338,8 +349,11 @@ class Ledger:
         head = self.intent(self.head(store))
         if head is None:
             return None
-        decision = self._decide(lambda: pane_state.decide_resolve(self.pane(store), head.intent_id, "go", "me", NOW))
-        return self._report(store, decision)
+        return self._report(store, self._resolved(store, head))
+
+    def _resolved(self, store: Store, head: IntentRecord) -> Decision:
+        """What a human's resolution of the head comes to."""
+        return self._decide(lambda: pane_resolution.decide_resolve(self.pane(store), head.intent_id, "go", "me", NOW))
 
     @remembered
     def rearm(self, store: Store) -> Transaction | None:
@@ -348,7 +362,7 @@ class Ledger:
         if head is None:
             return None
         return self._report(
-            store, self._decide(lambda: incarnation_state.decide_rearm(self.pane(store), head.intent_id, NOW))
+            store, self._decide(lambda: pane_resolution.decide_rearm(self.pane(store), head.intent_id, NOW))
         )
 
     @remembered
@@ -360,7 +374,7 @@ class Ledger:
         return self._report(
             store,
             self._decide(
-                lambda: incarnation_state.decide_discard(self.pane(store), head.intent_id, str(head.approval), NOW)
+                lambda: pane_resolution.decide_discard(self.pane(store), head.intent_id, str(head.approval), NOW)
             ),
         )
 
@@ -418,7 +432,7 @@ class Ledger:
                 yield (
                     "a second result with other bytes",
                     self._decide(
-                        lambda: pane_state.decide_outcome(
+                        lambda: pane_outcome.decide_outcome(
                             self.pane(store),
                             head,
                             _outcome("other bytes", head),
@@ -432,17 +446,17 @@ class Ledger:
             if head.exhausted_at is None:
                 yield (
                     "a rearm of what is not exhausted",
-                    self._decide(lambda: incarnation_state.decide_rearm(self.pane(store), head.intent_id, NOW)),
+                    self._decide(lambda: pane_resolution.decide_rearm(self.pane(store), head.intent_id, NOW)),
                 )
             if head.state not in {IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED}:
                 yield (
                     "a resolution of what has no conflict",
-                    self._decide(lambda: pane_state.decide_resolve(self.pane(store), head.intent_id, "go", "me", NOW)),
+                    self._resolved(store, head),
                 )
             yield (
                 "a discard without the approval",
                 self._decide(
-                    lambda: incarnation_state.decide_discard(self.pane(store), head.intent_id, "approval-9", NOW)
+                    lambda: pane_resolution.decide_discard(self.pane(store), head.intent_id, "approval-9", NOW)
                 ),
             )
 
@@ -473,7 +487,7 @@ class Ledger:
     def _mark(self, store: Store, intent_id: str, name: str, place: tuple[int, int]) -> Decision:
         intents = {intent.intent_id: intent for intent in self.intents(store)}
         return self._decide(
-            lambda: pane_state.decide_mark_delivered(
+            lambda: pane_reports.decide_mark_delivered(
                 self.pane(store),
                 self._speaker(store, name),
                 intents.get(intent_id),
@@ -487,7 +501,7 @@ class Ledger:
 
     def _complete(self, store: Store, name: str, place: tuple[int, int]) -> Decision:
         return self._decide(
-            lambda: pane_state.decide_batch_completed(
+            lambda: pane_reports.decide_batch_completed(
                 self.pane(store),
                 self._speaker(store, name),
                 incarnation_id=name,

@@ -14,14 +14,13 @@ from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import (
     LaunchRequest,
     begin_unattended,
-    decide_discard,
     decide_handshake,
     decide_launch,
     decide_launch_failed,
-    decide_rearm,
     decide_retire,
 )
-from fencepost.actors.intent_state import Plan, step
+from fencepost.actors.intent_events import Plan
+from fencepost.actors.intent_state import step
 from fencepost.actors.messages import (
     Allow,
     Anchor,
@@ -34,15 +33,11 @@ from fencepost.actors.messages import (
     Reconciled,
     ToolBoundary,
 )
-from fencepost.actors.pane_state import (
-    Limits,
-    PaneState,
-    decide_batch_completed,
-    decide_detect,
-    decide_mark_delivered,
-    decide_outcome,
-    decide_resolve,
-)
+from fencepost.actors.pane_detection import decide_detect
+from fencepost.actors.pane_outcome import decide_outcome
+from fencepost.actors.pane_reports import decide_batch_completed, decide_mark_delivered
+from fencepost.actors.pane_resolution import decide_discard, decide_rearm, decide_resolve
+from fencepost.actors.pane_state import Limits, PaneState
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.records import (

@@ -454,7 +454,7 @@ async def test_a_waiting_call_of_a_later_turn_does_not_outrun_the_bound_batch(ur
             told[batch] = await harness.call(turn, batch, wait=100)
 
         async with trio.open_nursery() as nursery:
-            parked = supervisor._runtime._registry._awake["pane:pane"]._parked
+            parked = supervisor._runtime._registry._awake["pane:pane"].waiting
             for waiting, (turn, batch) in enumerate([(2, "b2"), (1, "b1")], start=1):
                 nursery.start_soon(wait, turn, batch)
                 while len(parked) < waiting:

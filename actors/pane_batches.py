@@ -1,0 +1,93 @@
+"""A pane's part in its tool batches (design section 8): they start here, and what they place is told to the intents.
+
+A batch is an actor of its own (`tool_batch_actor`).  The pane starts it, because at most one is open and it belongs to
+the live incarnation; commits what it places, because a placed payload is a delivery and the last placed result
+completes a batch; and cancels it when its incarnation is gone (contract T-5).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from fencepost.actors.pane_reports import decide_placement
+from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
+from fencepost.actors.tool_state import judge_repeated, plan
+from fencepost.mailbox.address import Address
+from fencepost.mailbox.envelope import Envelope
+from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined
+from fencepost.mailbox.query import Query
+from fencepost.mailbox.records import BatchMode, BatchRecord
+
+if TYPE_CHECKING:
+    from fencepost.actors.pane_actor import PaneActor
+
+__all__ = ["PaneBatches"]
+
+
+class PaneBatches:
+    """What one activation of a pane does about its batches."""
+
+    __slots__ = ("_pane",)
+
+    def __init__(self, pane: PaneActor) -> None:
+        self._pane = pane
+
+    async def start(self, envelope: Envelope, message: StartBatch) -> None:
+        """Serve `StartBatch`: plan the batch, or find the same one there already, and see that it is awake."""
+        request, pane, system = message.request, self._pane, self._pane.system
+        address = str(Address.batch(pane.pane_id, request.operation_id, request.turn.id))
+        of_pane = {"pane_id": pane.pane_id}
+        same, opened, newest = await system.line.load(
+            Query(BatchRecord, {"address": address}),
+            Query(BatchRecord, {**of_pane, "checkpoint": None}),
+            Query(BatchRecord, of_pane, order_by=("seq",), descending=True, limit=1),
+        )
+        if same:
+            judge_repeated(same[0], request)
+        else:
+            tools = [system.tools.get(call.name) for call in request.calls]
+            in_turn = any(tool is not None and tool.mode is BatchMode.SEQUENTIAL for tool in tools)
+            mutation = plan(
+                pane.pane_id,
+                request,
+                live=pane.state.live,
+                open_batch=opened[0] if opened else None,
+                latest=newest[0] if newest else None,
+                mode=BatchMode.SEQUENTIAL if in_turn else request.mode,
+                now=system.clock.now_ns(),
+                mint=pane.mint,
+            )
+            pane.reached("start_batch", "decided")
+            await system.line.commit(mutation)
+            pane.reached("start_batch", "applied")
+        system.wake(address)
+        pane.answer(envelope, None)
+
+    async def place(self, envelope: Envelope, message: PlaceResults) -> None:
+        """Serve `PlaceResults`: commit them with what they mean for an intent: a delivery, an end, or nothing."""
+        pane = self._pane
+        decision = decide_placement(
+            pane.state,
+            await pane.memory.speaker(message.incarnation_id),
+            None if message.delivers is None else await pane.memory.intent(message.delivers),
+            incarnation_id=message.incarnation_id,
+            turn_id=message.turn_id,
+            batch_id=message.batch_id,
+            completes=message.completes,
+            now=pane.system.clock.now_ns(),
+        )
+        await pane.commit("place_results", decision, before=message.part)
+        pane.answer(envelope, None)
+
+    async def cancel_orphaned(self) -> None:
+        """A batch runs for one incarnation, and ends with it."""
+        pane = self._pane
+        (opened,) = await pane.system.line.load(Query(BatchRecord, {"pane_id": pane.pane_id, "checkpoint": None}))
+        for batch in opened:
+            if not pane.state.is_live(batch.incarnation_id):
+                pane.spawn(self._cancel, batch.address)
+
+    async def _cancel(self, address: str) -> None:
+        with suppress(ActorCrashed, ActorQuarantined):  # its next activation sees for itself
+            await self._pane.system.ask(address, CancelBatch("its incarnation was retired"))

@@ -1,0 +1,188 @@
+"""A pane's incarnations, from launch to retirement: the shell around `incarnation_state`.
+
+Without a Launcher a launch is the host's word that the old process is gone, and one commit.  With one, replacing a
+process takes as long as stopping one does; that runs in a child task, which speaks to the pane by messages
+(`relaunch`).  A launch that needs the head's payload first is parked like a tool call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fencepost.actors.calls import LaunchFailed, LaunchHarness, RetireIncarnation, StartupReady
+from fencepost.actors.decision import Decision
+from fencepost.actors.incarnation_state import (
+    LaunchRequest,
+    begin_unattended,
+    check_launch,
+    decide_handshake,
+    decide_launch,
+    decide_launch_failed,
+    decide_retire,
+    give_up,
+    needs_payload_first,
+    unproved,
+    withdraw,
+)
+from fencepost.actors.relaunch import Relauncher
+from fencepost.mailbox.envelope import Envelope
+from fencepost.mailbox.errors import LaunchBlocked
+from fencepost.mailbox.records import IntentState
+
+if TYPE_CHECKING:
+    from fencepost.actors.pane_actor import PaneActor
+
+__all__ = ["PaneIncarnations"]
+
+
+class PaneIncarnations:
+    """What one activation of a pane does about its processes."""
+
+    __slots__ = ("_pane", "_relauncher")
+
+    def __init__(self, pane: PaneActor) -> None:
+        self._pane = pane
+        launcher = pane.system.launcher
+        self._relauncher = None if launcher is None else Relauncher(pane, launcher)
+
+    @property
+    def _now(self) -> int:
+        return self._pane.system.clock.now_ns()
+
+    # -- life --
+
+    async def recover(self) -> None:
+        """With a Launcher, a startup nobody can vouch for is given up, and a wished-for successor is started (I-16)."""
+        pane = self._pane
+        if self._relauncher is None:
+            return
+        if unproved(pane.state):
+            reason = "unproved when the pane was recovered"
+            given_up = give_up(pane.state, reason, pane.system.limits, self._now, pane.mint, replace=True)
+            await pane.commit("recover", given_up)
+        else:
+            self._relauncher.resume()
+
+    def resume_relaunching(self) -> None:
+        """Go on with a replacement that had to wait, or that an earlier activation had begun."""
+        if self._relauncher is not None:
+            self._relauncher.resume()
+
+    @property
+    def stop_failed(self) -> bool:
+        """Whether the last process could not be stopped: the pane is conflicted."""
+        return self._relauncher is not None and self._relauncher.stop_failed
+
+    @property
+    def owes(self) -> bool:
+        """With a Launcher, an unproved startup and a process that would not stop keep a pane awake."""
+        return self._relauncher is not None and (self.stop_failed or unproved(self._pane.state))
+
+    @property
+    def held(self) -> list[Envelope]:
+        """Host launches under way."""
+        return [] if self._relauncher is None else self._relauncher.held
+
+    # -- launches --
+
+    async def launch(self, envelope: Envelope, message: LaunchHarness) -> None:
+        """Serve `LaunchHarness`."""
+        pane = self._pane
+        check_launch(pane.state, pane.system.limits)
+        if self._relauncher is not None and not message.started_by_runtime:
+            self._relauncher.launch_for_host(envelope, message.request)
+        elif needs_payload_first(pane.state, message.request.capabilities):
+            await self._begin_unattended("launch")
+            assert pane.state.head is not None
+            pane.waiting.park(envelope, pane.state.head.intent_id, math.inf)
+        else:
+            await self._launch_now(envelope, message.request)
+
+    async def withdraw(self, envelope: Envelope) -> None:
+        """Serve `Withdraw`."""
+        pane = self._pane
+        check_launch(pane.state, pane.system.limits)
+        await pane.decide(envelope, withdraw(pane.state, self._now))
+
+    async def prepare_payload(self, envelope: Envelope) -> None:
+        """Serve `PreparePayload`."""
+        pane = self._pane
+        head = pane.state.head
+        if head is not None and head.state is IntentState.DETECTED:
+            await self._begin_unattended("prepare_payload")
+        head = pane.state.head
+        if head is not None and head.state is IntentState.RECONCILING:
+            pane.waiting.park(envelope, head.intent_id, math.inf)
+            return
+        check_launch(pane.state, pane.system.limits)
+        pane.answer(envelope, None)
+
+    async def decide_parked(self, envelope: Envelope, *, patient: bool) -> None:
+        """Decide again a launch, or the launching task, that waits for the head's payload."""
+        pane = self._pane
+        head = pane.state.head
+        if head is not None and head.state is IntentState.RECONCILING and patient:
+            return
+        check_launch(pane.state, pane.system.limits)
+        if isinstance(envelope.message, LaunchHarness):
+            await self._launch_now(envelope, envelope.message.request)
+        else:
+            pane.answer(envelope, None)
+
+    async def _begin_unattended(self, transition: str) -> None:
+        """Begin reconciling the head with no process alive; who waits for that must not wait for ever."""
+        pane = self._pane
+        head = pane.state.head
+        if head is not None and pane.system.reconciler is None:
+            why = "it must be reconciled first, and this runtime has no Reconciler"
+            raise LaunchBlocked(head.intent_id, head.state, why)
+        await pane.commit(transition, begin_unattended(pane.state, self._now))
+
+    async def _launch_now(self, envelope: Envelope, request: LaunchRequest) -> None:
+        pane = self._pane
+        await pane.decide(envelope, decide_launch(pane.state, request, pane.system.limits, self._now, pane.mint))
+
+    # -- what becomes of a launched process --
+
+    async def startup_ready(self, envelope: Envelope, message: StartupReady) -> None:
+        """Serve `StartupReady`."""
+        pane = self._pane
+        speaker = await pane.memory.speaker(message.incarnation_id)
+        intent = None
+        if speaker is not None and speaker.startup_intent_id is not None:
+            intent = await pane.memory.intent(speaker.startup_intent_id)
+        decision = decide_handshake(
+            pane.state,
+            speaker,
+            intent,
+            incarnation_id=message.incarnation_id,
+            startup_delivery_id=message.startup_delivery_id,
+            payload_sha256=message.payload_sha256,
+            now=self._now,
+        )
+        await pane.decide(envelope, decision)
+
+    async def launch_failed(self, envelope: Envelope, message: LaunchFailed) -> None:
+        """Serve `LaunchFailed`."""
+        await self._ended(envelope, decide_launch_failed, message.incarnation_id, message.reason)
+
+    async def retire(self, envelope: Envelope, message: RetireIncarnation) -> None:
+        """Serve `RetireIncarnation`."""
+        await self._ended(envelope, decide_retire, message.incarnation_id, message.reason)
+
+    async def _ended(
+        self, envelope: Envelope, decide: Callable[..., Decision], incarnation_id: str, reason: str
+    ) -> None:
+        pane = self._pane
+        decision = decide(
+            pane.state,
+            await pane.memory.speaker(incarnation_id),
+            incarnation_id,
+            reason,
+            self._now,
+            limits=pane.system.limits,
+            mint=pane.mint,
+        )
+        await pane.decide(envelope, decision)
