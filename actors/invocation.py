@@ -181,9 +181,13 @@ class Invocation:
         except MutationRefused:
             return  # the call is no longer ours: late progress is no news
 
-    async def checkpoints_written(self) -> None:
-        """Runtime's side, after `expire`: return once every accepted update was passed on and checkpoint committed."""
+    def all_written(self) -> bool:
+        """Runtime's side, after `expire`: pass on every accepted update; whether all checkpoints are committed."""
         self.take_updates()
+        return self._idle is None or self._idle.is_set()
+
+    async def checkpoints_written(self) -> None:
+        """Runtime's side, after `all_written`: return once every checkpoint is committed."""
         if self._idle is not None:
             await self._idle.wait()
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
+from itertools import chain
 from typing import Final, TypeAlias, assert_never
 
 from attrs import evolve, field, frozen
@@ -79,7 +80,6 @@ __all__ = [
     "checkpoint_of",
     "clear_and_replay",
     "finalize",
-    "interrupt",
     "judge_orphan",
     "judge_repeated",
     "place",
@@ -88,6 +88,7 @@ __all__ = [
     "settle",
     "stage_synthetic",
     "to_work_on",
+    "together",
     "transition",
 ]
 
@@ -425,14 +426,20 @@ def admit(call: CallRecord, replay: Replay, source: ArgumentsRecord, effective: 
     return Mutation(label="batch.admit", puts=puts, events=(start,))
 
 
-def clear_and_replay(call: CallRecord, arguments: str, now: int) -> Mutation:
-    """Prepare an orphan's replay: its old progress goes, its memos stay."""
-    start = _event("tool_start", call, now, recovery=True, arguments=json_value(arguments))
+def clear_and_replay(
+    call: CallRecord, arguments: str, now: int, *, progress: bool = True, beside: bool = False
+) -> Mutation:
+    """Prepare an orphan's replay: its old progress goes, its memos stay.
+
+    `progress` says whether it may have any, `beside` whether an earlier execution of it is known to run still.
+    """
+    events = [_event("tool_replay.overlaps", call, now, recovery=True)] if beside else []
+    events.append(_event("tool_start", call, now, recovery=True, arguments=json_value(arguments)))
     return Mutation(
         label="batch.replay",
-        deletes=(Delete(CheckpointRecord, (call.invocation_id,)),),
+        deletes=(Delete(CheckpointRecord, (call.invocation_id,)),) if progress else (),
         puts=(transition(call, ReplayEffect()),),
-        events=(start,),
+        events=tuple(events),
     )
 
 
@@ -467,21 +474,16 @@ def settle(
     )
 
 
-def interrupt(
-    calls: Sequence[CallRecord],
-    outcomes: Sequence[Outcome],
-    memos: Iterable[tuple[object, ...]],
-    now: int,
-) -> Mutation:
-    """Settle orphans that will not be repeated, all in one transaction; `memos` are the keys of all they have."""
-    settled = [
-        settle(call, outcome, now, memos=(), recovery=True) for call, outcome in zip(calls, outcomes, strict=True)
-    ]
+def together(steps: Sequence[Mutation]) -> Mutation:
+    """Several calls' steps of one kind as one mutation; each call's writes stay in their order."""
+    if len(steps) == 1:
+        return steps[0]
     return Mutation(
-        label="batch.stage",
-        deletes=(*(Delete(MemoRecord, key) for key in memos), *(item for one in settled for item in one.deletes)),
-        puts=tuple(record for one in settled for record in one.puts),
-        events=tuple(event for one in settled for event in one.events),
+        label=steps[0].label,
+        guards=tuple(chain.from_iterable(step.guards for step in steps)),
+        deletes=tuple(chain.from_iterable(step.deletes for step in steps)),
+        puts=tuple(chain.from_iterable(step.puts for step in steps)),
+        events=tuple(chain.from_iterable(step.events for step in steps)),
     )
 
 

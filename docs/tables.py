@@ -25,6 +25,8 @@ from fencepost.actors import (
     pane_actor,
     tool_batch_actor,
     tool_calls,
+    tool_execution,
+    tool_placement,
     tool_state,
 )
 from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Plan, Relation
@@ -106,9 +108,9 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     events = [snake(event.__name__) for event in get_args(IntentEvent) if event is not Plan]
     of_its_own = set(re.findall(r'_commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
     on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
-    batch_source = inspect.getsource(tool_batch_actor)
-    of_a_batch = set(re.findall(r'(?:_commit|reached)\("(\w+)"', batch_source)) - set(batch_calls)
-    tool_sources = "".join(map(inspect.getsource, (tool_batch_actor, tool_state, invocation)))
+    batch_source = "".join(map(inspect.getsource, (tool_batch_actor, tool_placement)))
+    of_a_batch = set(re.findall(r'(?:StepQueue|reached)\("(\w+)"', batch_source)) - set(batch_calls)
+    tool_sources = "".join(map(inspect.getsource, (tool_execution, tool_state, invocation)))
     beside_a_batch = set(re.findall(r'label="batch\.(\w+)"', tool_sources)) - of_a_batch - set(batch_calls)
     deciding = ("decided", *LINE, "applied")
     return [

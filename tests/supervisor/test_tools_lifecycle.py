@@ -180,8 +180,8 @@ async def test_consumption_reads_exactly_what_it_needs(url, asked):
     async with opened(url, World()) as (_, pane):
         await pane.batch("op", "turn-1").wait()
     by_kind = {kind: [where for found, where in asked if found is kind] for kind, _ in asked}
-    assert by_kind[ArgumentsRecord] == [{"invocation_id": ids[0]}], "only what is replayed needs its arguments"
-    assert by_kind[CheckpointRecord] == [{"invocation_id": (ids[2],)}, {"invocation_id": ids[0]}]
+    assert by_kind[ArgumentsRecord] == [{"invocation_id": (ids[0],)}], "only what is replayed needs its arguments"
+    assert by_kind[CheckpointRecord] == [{"invocation_id": (ids[2],)}, {"invocation_id": (ids[0],)}]
     wanted = [name for where in by_kind[OutcomeRecord] for name in where["invocation_id"]]
     assert wanted == [ids[1]], "the one staged result of the earlier life"
 
