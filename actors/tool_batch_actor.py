@@ -181,10 +181,12 @@ class ToolBatchActor(Actor):
         if not self.rows.now.open:
             await self._answer_outcome(envelope, ())
             return
-        for address, count in self._held_up_by.items():
-            if count and self.system.in_quarantine(address):
-                raise ActorQuarantined(address)
-        self._waiting.append(envelope)
+        in_quarantine = (one for one, count in self._held_up_by.items() if count and self.system.in_quarantine(one))
+        address = next(in_quarantine, None)
+        if address is None:
+            self._waiting.append(envelope)
+        else:
+            envelope.reply.fail(ActorQuarantined(address))
 
     async def _answer_waiting(self, placed: Sequence[EntryRecord] = ()) -> None:
         while self._waiting:

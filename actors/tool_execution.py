@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+import trio
 from attrs import define, evolve
 
 from fencepost.actors.invocation import Invocation
@@ -106,22 +107,30 @@ class Executions:
 
     def _new(self, call: CallRecord, saved: Progress | None, memos: Collection[str], *, recovery: bool) -> Execution:
         batch = self._rows.now.batch
-
-        def on_progress(progress: Progress) -> None:
-            execution.progress, execution.reported = progress, True
-            self._tell_update(execution, progress)
-
         invocation = Invocation(
             self._system,
             call,
             batch.operation_id,
             batch.turn_id,
-            on_progress=on_progress,
-            on_checkpoint=lambda: self._actor.spawn(invocation.write_checkpoints, daemon=True),
+            on_progress=self._on_progress,
+            start_daemon=self._start_daemon,
             on_killed=self._actor.crash,
         )
-        execution = Execution(call, invocation, recovery, memos, saved)
-        return execution
+        return Execution(call, invocation, recovery, memos, saved)
+
+    def _start_daemon(self, fn: Callable[[], Awaitable[None]]) -> trio.CancelScope:
+        return self._actor.spawn(fn, daemon=True)
+
+    def _on_progress(self, call: CallRecord, progress: Progress) -> None:
+        execution = self.running[call.source_index]
+        execution.progress, execution.reported = progress, True
+        data = {
+            **_names(call, recovery=execution.recovery),
+            "tool_name": call.name,
+            "result": json_copy(progress_data(progress)),
+        }
+        now = self._system.clock.now_ns()
+        self._system.tell_live(Event(seq=None, at=now, kind="tool_update", address=self._actor.address, data=data))
 
     async def _call_tool(self, tool: Tool, arguments: str, invocation: Invocation) -> object:
         executing, name = self._system.executing, invocation.invocation_id
@@ -132,15 +141,6 @@ class Executions:
             executing[name] -= 1
             if not executing[name]:
                 del executing[name]
-
-    def _tell_update(self, execution: Execution, progress: Progress) -> None:
-        data = {
-            **_names(execution.call, recovery=execution.recovery),
-            "tool_name": execution.call.name,
-            "result": json_copy(progress_data(progress)),
-        }
-        now = self._system.clock.now_ns()
-        self._system.tell_live(Event(seq=None, at=now, kind="tool_update", address=self._actor.address, data=data))
 
     # -- from the end of a tool to its outcome --
 

@@ -407,14 +407,15 @@ def plan(
 
 
 def _event(kind: str, call: CallRecord, now: int, *, recovery: bool, **data: object) -> NewEvent:
-    known: dict[str, object] = {
+    named: dict[str, object] = {
         "invocation_id": call.invocation_id,
         "tool_call_id": call.tool_call_id,
         "source_index": call.source_index,
         "recovery": recovery,
         "tool_name": call.name,
+        **data,
     }
-    return NewEvent(kind=kind, address=call.batch, at=now, data={**known, **data})
+    return NewEvent(kind=kind, address=call.batch, at=now, data=named)
 
 
 def admit(call: CallRecord, replay: Replay, source: ArgumentsRecord, effective: str, now: int) -> Mutation:
