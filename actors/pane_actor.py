@@ -83,7 +83,7 @@ from fencepost.actors.pane_state import (
 )
 from fencepost.actors.relaunch import Relauncher
 from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
-from fencepost.actors.tool_state import judge_repeated, plan
+from fencepost.actors.tool_plan import judge_repeated, plan
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import (

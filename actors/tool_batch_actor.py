@@ -40,8 +40,9 @@ from fencepost.actors.tool_placement import Placement
 from fencepost.actors.tool_results import entry_view
 from fencepost.actors.tool_rows import BatchRows
 from fencepost.actors.tool_snapshot import lane_snapshot
-from fencepost.actors.tool_state import cancel, finalize, to_work_on
+from fencepost.actors.tool_state import to_work_on
 from fencepost.actors.tool_steps import StepQueue
+from fencepost.actors.tool_writes import cancel, finalize
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import (
     ActorQuarantined,

@@ -37,8 +37,9 @@ from fencepost.actors.tool_results import (
     missing_tool,
     not_executed,
 )
-from fencepost.actors.tool_state import admit, call_view, stage_synthetic
+from fencepost.actors.tool_state import call_view
 from fencepost.actors.tool_steps import Step
+from fencepost.actors.tool_writes import admit, stage_synthetic
 from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined, CorruptRecord, OperationEnded
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import ArgumentsRecord, CallRecord, IntentRecord, IntentState

@@ -32,8 +32,9 @@ from fencepost.actors.tool_results import (
     progress_data,
     result_of,
 )
-from fencepost.actors.tool_state import Orphan, call_view, clear_and_replay, judge_orphan, settle
+from fencepost.actors.tool_state import Orphan, call_view, judge_orphan
 from fencepost.actors.tool_steps import Step
+from fencepost.actors.tool_writes import clear_and_replay, settle
 from fencepost.mailbox.errors import OperationEnded
 from fencepost.mailbox.mutation import Event, Mutation, NewEvent
 from fencepost.mailbox.records import CallRecord

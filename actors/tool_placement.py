@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from fencepost.actors.tool_calls import PlaceResults
-from fencepost.actors.tool_state import place
+from fencepost.actors.tool_writes import place
 from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined
 from fencepost.mailbox.records import CallStatus, EntryRecord
 

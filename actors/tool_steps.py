@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from fencepost.actors.tool_state import together
+from fencepost.actors.tool_writes import together
 from fencepost.mailbox.errors import MutationRefused
 
 if TYPE_CHECKING:

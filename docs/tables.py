@@ -27,7 +27,7 @@ from fencepost.actors import (
     tool_calls,
     tool_execution,
     tool_placement,
-    tool_state,
+    tool_writes,
 )
 from fencepost.actors.intent_state import TABLE, VERDICTS, Code, IntentEvent, Plan, Relation
 from fencepost.supervisor.chaos import BOUNDARIES
@@ -110,7 +110,7 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
     batch_source = "".join(map(inspect.getsource, (tool_batch_actor, tool_placement)))
     of_a_batch = set(re.findall(r'(?:StepQueue|reached)\("(\w+)"', batch_source)) - set(batch_calls)
-    tool_sources = "".join(map(inspect.getsource, (tool_execution, tool_state, invocation)))
+    tool_sources = "".join(map(inspect.getsource, (tool_execution, tool_writes, invocation)))
     beside_a_batch = set(re.findall(r'label="batch\.(\w+)"', tool_sources)) - of_a_batch - set(batch_calls)
     deciding = ("decided", *LINE, "applied")
     return [

@@ -29,7 +29,7 @@ from fencepost.actors.messages import (
 )
 from fencepost.actors.tool_calls import CancelBatch, FinalizeBatch, SnapshotBatch, StartBatch, WaitForBatch
 from fencepost.actors.tool_messages import BatchOutcome, CallView, LaneSnapshot, PlannedCall, ResultEntry
-from fencepost.actors.tool_state import request_of
+from fencepost.actors.tool_plan import request_of
 from fencepost.mailbox.address import Address, check_id
 from fencepost.mailbox.errors import ActorCrashed
 from fencepost.mailbox.mutation import DeadLetter, Event
