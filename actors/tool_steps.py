@@ -72,14 +72,17 @@ class StepQueue:
         self._working = False
 
     async def _commit_alone(self, step: Step) -> None:
-        try:
-            await self._commit(step.mutation, (step,))
-        except MutationRefused:
-            if not self._rows.open:
+        mutation, again = step.mutation, step.again
+        while self._rows.open:
+            try:
+                await self._commit(mutation, (step,))
+            except MutationRefused:
+                if again is None and self._rows.open:
+                    raise
+            else:
                 return
-            if step.again is None:
-                raise
-            await self._commit(await step.again(), (step,))
+            if again is not None:
+                mutation, again = await again(), None
 
     async def _commit(self, mutation: Mutation, steps: list[Step] | tuple[Step]) -> None:
         self._actor.reached(self._transition, "decided")

@@ -18,6 +18,7 @@ from fencepost.mailbox.records import (
     IncarnationRecord,
     OutcomeRecord,
 )
+from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     BatchMode,
     Checkpoint,
@@ -514,6 +515,22 @@ async def test_the_exact_order_of_execution(url):
     ]  # fmt: skip
 
 
+async def test_no_effect_starts_before_its_intent_is_durable_however_many_are_admitted_together(url):
+    seen = []
+
+    async def execute(_arguments, invocation):
+        with open_reader(url) as reader:
+            stored = {row["invocation_id"]: row["status"] for row in reader.raw("calls")}
+            told = {event.data["invocation_id"] for event in reader.events() if event.kind == "tool_start"}
+        seen.append((stored[invocation.invocation_id], invocation.invocation_id in told))
+        return ToolResult("done")
+
+    async with open_supervisor(url, tools=[Tool("tool", execute)]) as supervisor:
+        calls = [call(f"n{number}", "tool") for number in range(20)]
+        await (await started(supervisor.pane("pane"), *calls)).wait()
+    assert seen == [("effect_pending", True)] * 20
+
+
 async def test_a_fresh_synthetic_result_starts_and_ends_in_its_staging(url):
     async with opened(url, World()) as (supervisor, pane):
         await (await started(pane, call("A", "absent"))).wait()
@@ -616,3 +633,23 @@ async def test_snapshots_show_running_and_settled_rows(url):
         world.let_go()
         await batch.wait()
         assert (await pane.snapshot()).running_tools == []
+
+
+async def test_what_a_snapshot_shows_is_the_readers_own(url):
+    world = World()
+    world.hold("A")
+    async with opened(url, world) as (_, pane):
+        batch = await started(pane, call("A"), call("B"))
+        await until(batch, "effect_pending", "outcome_ready")
+        await world.running["A"].wait()
+        running, settled = (await pane.snapshot()).running_tools
+        for row in (running, settled):
+            row.result.content[0]["text"] = "scribbled"
+            row.result.content.clear()
+        running.result.details["half"] = "scribbled"
+        again, settled_again = (await pane.snapshot()).running_tools
+        assert again.result.content == [{"type": "text", "text": "A saved"}]
+        assert again.result.details == {"half": True}
+        assert settled_again.result.content == [{"type": "text", "text": "B done"}]
+    async with opened(url, World()) as (_, pane):
+        assert texts((await pane.batch("op", "turn-1").wait()).entries)[0].startswith("A saved")

@@ -628,6 +628,21 @@ async def test_external_finalization_leaves_nothing_and_no_late_task_recreates_i
     assert await check(url) == []
 
 
+async def test_the_end_from_outside_removes_what_a_crash_left(url):
+    world = World()
+    await interrupted_in(url, world, call("A", "memoized"), call("B", "memoized"))
+    assert len(rows(url, "memos")) == 6
+    assert len(rows(url, "checkpoints")) == 2
+    world.hold("A", "B")
+    async with opened(url, world) as (_, pane):
+        await world.running["A"].wait()
+        await world.running["B"].wait()
+        assert await pane.batch("op", "turn-1").finalize_externally() == Applied()
+    for table in ("call_arguments", "memos", "checkpoints", "outcomes", "calls"):
+        assert rows(url, table) == []
+    assert await check(url) == []
+
+
 def batch_turn(number: int):
     from fencepost.supervisor import ModelTurn
 
