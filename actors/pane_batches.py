@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.actors.pane_reports import decide_placement
 from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
-from fencepost.actors.tool_state import judge_repeated, plan
+from fencepost.actors.tool_plan import judge_repeated, plan
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined

@@ -26,7 +26,10 @@ from fencepost.actors import (
     pane_incarnations,
     tool_batch_actor,
     tool_calls,
+    tool_execution,
+    tool_placement,
     tool_state,
+    tool_writes,
 )
 from fencepost.actors.intent_events import IntentEvent, Plan
 from fencepost.actors.intent_state import TABLE, Code
@@ -159,9 +162,9 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     events = [snake(event.__name__) for event in get_args(IntentEvent) if event is not Plan]
     of_its_own = set(re.findall(r'\.commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
     on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
-    batch_source = inspect.getsource(tool_batch_actor)
-    of_a_batch = set(re.findall(r'(?:_commit|reached)\("(\w+)"', batch_source)) - set(batch_calls)
-    tool_sources = "".join(map(inspect.getsource, (tool_batch_actor, tool_state, invocation)))
+    batch_source = "".join(map(inspect.getsource, (tool_batch_actor, tool_placement)))
+    of_a_batch = set(re.findall(r'(?:StepQueue|reached)\("(\w+)"', batch_source)) - set(batch_calls)
+    tool_sources = "".join(map(inspect.getsource, (tool_execution, tool_writes, invocation)))
     beside_a_batch = set(re.findall(r'label="batch\.(\w+)"', tool_sources)) - of_a_batch - set(batch_calls)
     deciding = ("decided", *LINE, "applied")
     return [

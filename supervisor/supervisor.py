@@ -29,7 +29,7 @@ from fencepost.actors.messages import (
 )
 from fencepost.actors.tool_calls import CancelBatch, FinalizeBatch, SnapshotBatch, StartBatch, WaitForBatch
 from fencepost.actors.tool_messages import BatchOutcome, CallView, LaneSnapshot, PlannedCall, ResultEntry
-from fencepost.actors.tool_state import request_of
+from fencepost.actors.tool_plan import request_of
 from fencepost.mailbox.address import Address, check_id
 from fencepost.mailbox.errors import ActorCrashed
 from fencepost.mailbox.mutation import DeadLetter, Event
@@ -252,7 +252,9 @@ class ToolBatch:
     async def wait(self) -> BatchOutcome:
         """Wait until every result is placed; over any number of deaths of the batch's actor.
 
-        Raises `OperationEnded` if the batch was finalized from outside, `InvalidTransition` if there is no such batch.
+        Raises `OperationEnded` if the batch was finalized from outside, `InvalidTransition` if there is no such batch,
+        and `ActorQuarantined` while it cannot go on because that address (its pane's, or an intent's) is in quarantine.
+        Nothing of the batch is lost then; it goes on by itself once the address is revived.
         """
         while True:
             try:
