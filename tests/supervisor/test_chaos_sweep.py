@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-
 import pytest
 import trio
+from deaths import distinct_deaths
 from intent_scenarios import SCENARIOS, covered_and_discovered, finish, soft_delivery
+from store_urls import KINDS, urls
 
 from fencepost.mailbox.ports import Kill
 from fencepost.supervisor import Chaos, StoreFault, open_supervisor
 from fencepost.supervisor.chaos import _Arm, _die_once
 
-_RUNS = itertools.count()
-
-
-def urls(tmp_path, kind):
-    run = next(_RUNS)
-
-    def url_of(name: str) -> str:
-        if kind == "memory":
-            return f"memory://sweep-{run}-{name}"
-        return f"sqlite:///{tmp_path}/{run}-{name}.db"
-
-    return url_of
+DISKS = KINDS[1:]
 
 
 def assert_all_ok(results):
@@ -40,31 +28,15 @@ async def sweep(scenario, url_of):
     assert len(results) == 2 * len(chaos.trace)
 
 
-# While its commit is on the line an actor cannot die: it dies behind it, wherever it was hit.  A runtime that dies
-# before the commit has lost it, however far that had got; how each store loses it is tried in the stores' own suite.
-AS_GOOD_AS_COMMITTED = {"enqueued", "begun", "written"}
-AS_GOOD_AS_WRITTEN = {"enqueued", "begun"}
-
-
 @pytest.fixture(scope="module")
 def deaths_of():
-    """For each scenario its deaths that differ from each other and from those in the scenarios before it.
-
-    A scenario leaves where it meets a death, so what was passed until then is all that a death can depend on.
-    """
+    """For each scenario its deaths that differ from each other and from those in the scenarios before it."""
     met = set()
-    found = {scenario: [] for scenario in SCENARIOS}
-    for scenario, deaths in found.items():
+    found = {}
+    for scenario in SCENARIOS:
         learning = Chaos()
         trio.run(scenario, f"memory://distinct-{scenario.__name__}", learning)
-        counts = Counter()
-        for index, point in enumerate(learning.trace, start=1):
-            counts[point] += 1
-            for what, same in ((Kill.ACTOR, AS_GOOD_AS_COMMITTED), (Kill.RUNTIME, AS_GOOD_AS_WRITTEN)):
-                death = (what, *learning.trace[:index])
-                if point.rpartition("/")[2] not in same and death not in met:
-                    met.add(death)
-                    deaths.append(_Arm(point, counts[point], what))
+        found[scenario] = [_Arm(*death) for death in distinct_deaths(learning.trace, met)]
     return found
 
 
@@ -78,12 +50,13 @@ async def test_every_death_of_every_scenario_in_memory(scenario, tmp_path, death
     await die(scenario, deaths_of[scenario], urls(tmp_path, "memory"))
 
 
-async def test_every_death_of_a_soft_delivery_on_sqlite(tmp_path, deaths_of):
+@pytest.mark.parametrize("kind", DISKS)
+async def test_every_death_of_a_soft_delivery_on_a_disk(tmp_path, deaths_of, kind):
     """Only a runtime that dies around a commit leaves something else on a disk than in memory."""
     at = ("/written", "/committed")
     deaths = [arm for arm in deaths_of[soft_delivery] if arm.kill is Kill.RUNTIME and arm.point.endswith(at)]
     assert len(deaths) > 20
-    await die(soft_delivery, deaths, urls(tmp_path, "sqlite"))
+    await die(soft_delivery, deaths, urls(tmp_path, kind))
 
 
 async def test_the_librarys_sweep_leaves_no_death_out(tmp_path):
@@ -92,7 +65,7 @@ async def test_the_librarys_sweep_leaves_no_death_out(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_every_death_at_every_point_of_every_scenario(scenario, tmp_path, kind):
     await sweep(scenario, urls(tmp_path, kind))
 
