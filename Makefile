@@ -49,7 +49,7 @@ lint: $(VENV)/installed-lint typing ## ruff, mypy and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
-	MYPYPATH=tests:examples/demo $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
+	MYPYPATH=tests:benchmarks:examples/demo $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
 	$(BIN)/pyright
 
 format: $(VENV)/installed-lint ## rewrite the sources in the one format

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import ClassVar, Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
@@ -68,6 +69,8 @@ class System(Protocol):
     result_bytes_max: int
     tool_grace_seconds: float
     nursery: trio.Nursery
+    executing: Counter[str]
+    """How often each call's tool runs in this process, also for activations that are over; by invocation id."""
 
     @property
     def chaotic(self) -> bool:
@@ -84,6 +87,14 @@ class System(Protocol):
 
     def wake(self, address: str) -> None:
         """Make sure an actor is awake, without a message."""
+        ...
+
+    def in_quarantine(self, address: str) -> bool:
+        """Whether the address crashed too often and was not revived since."""
+        ...
+
+    async def until_revived(self, address: str) -> None:
+        """Return once the address is not in quarantine (any more)."""
         ...
 
     def tell_live(self, event: Event, /) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "CancelDelivery",
     "Deadline",
     "Deliver",
+    "DeliveryCall",
     "Inspected",
     "PollEvents",
     "ReceiptQuery",
@@ -30,11 +31,17 @@ __all__ = [
 ]
 
 
+class DeliveryCall(Call):
+    """Base of every message in here; all of them are for a pane."""
+
+    __slots__ = ()
+
+
 # -- from a bridge to a pane: outbound -----------------------------------------------------------------------------
 
 
 @frozen
-class Deliver(Call):
+class Deliver(DeliveryCall):
     """Send a message; the caller waits until it is known how far it got, or that nobody knows."""
 
     CALL: ClassVar[str] = "deliver"
@@ -42,7 +49,7 @@ class Deliver(Call):
 
 
 @frozen
-class ReconcileDelivery(Call):
+class ReconcileDelivery(DeliveryCall):
     """Somebody saw a native transcript, which may prove a delivery."""
 
     CALL: ClassVar[str] = "reconcile"
@@ -51,7 +58,7 @@ class ReconcileDelivery(Call):
 
 
 @frozen
-class PollEvents(Call):
+class PollEvents(DeliveryCall):
     """A seat asks for its next event and waits at most so long for one."""
 
     CALL: ClassVar[str] = "poll_events"
@@ -59,7 +66,7 @@ class PollEvents(Call):
 
 
 @frozen
-class AcknowledgeEvent(Call):
+class AcknowledgeEvent(DeliveryCall):
     """A seat has written exactly this event through."""
 
     CALL: ClassVar[str] = "acknowledge_event"
@@ -69,7 +76,7 @@ class AcknowledgeEvent(Call):
 
 
 @frozen
-class ReplyEvent(Call):
+class ReplyEvent(DeliveryCall):
     """A seat answers an event."""
 
     CALL: ClassVar[str] = "reply_event"
@@ -78,7 +85,7 @@ class ReplyEvent(Call):
 
 
 @frozen
-class CancelDelivery(Call):
+class CancelDelivery(DeliveryCall):
     """An operator takes a message back, or stops waiting for it."""
 
     CALL: ClassVar[str] = "cancel_delivery"
@@ -86,7 +93,7 @@ class CancelDelivery(Call):
 
 
 @frozen
-class SettleDelivery(Call):
+class SettleDelivery(DeliveryCall):
     """An operator declares a delivery abandoned, outbound or inbound."""
 
     CALL: ClassVar[str] = "settle"
@@ -98,14 +105,14 @@ class SettleDelivery(Call):
 
 
 @frozen
-class BindingQuery(Call):
+class BindingQuery(DeliveryCall):
     """Which session speaks for the pane now."""
 
     CALL: ClassVar[str] = "binding"
 
 
 @frozen
-class AcceptPost(Call):
+class AcceptPost(DeliveryCall):
     """A message comes in."""
 
     CALL: ClassVar[str] = "accept"
@@ -113,7 +120,7 @@ class AcceptPost(Call):
 
 
 @frozen
-class ReceiptQuery(Call):
+class ReceiptQuery(DeliveryCall):
     """A sender asks whether exactly this was accepted."""
 
     CALL: ClassVar[str] = "receipt"
@@ -123,7 +130,7 @@ class ReceiptQuery(Call):
 
 
 @frozen
-class ResetConversation(Call):
+class ResetConversation(DeliveryCall):
     """Begin a new conversation; the acceptances of the old one are forgotten, its tombstones are not."""
 
     CALL: ClassVar[str] = "reset_conversation"
@@ -143,7 +150,7 @@ class Deadline(Enum):
 
 
 @frozen
-class TimeIsUp(Call):
+class TimeIsUp(DeliveryCall):
     """A deadline passed.  `subject` is a delivery id, or the number of a poll."""
 
     CALL: ClassVar[str] = "time_is_up"
@@ -153,7 +160,7 @@ class TimeIsUp(Call):
 
 
 @frozen
-class Inspected(Call):
+class Inspected(DeliveryCall):
     """The harness was looked at; where `session` is None, `fault` says why."""
 
     CALL: ClassVar[str] = "inspected"
@@ -164,7 +171,7 @@ class Inspected(Call):
 
 
 @frozen
-class SendEnded(Call):
+class SendEnded(DeliveryCall):
     """A dispatch came back."""
 
     CALL: ClassVar[str] = "send_ended"
@@ -174,7 +181,7 @@ class SendEnded(Call):
 
 
 @frozen
-class RunEnded(Call):
+class RunEnded(DeliveryCall):
     """The turn of an accepted message came to its end."""
 
     CALL: ClassVar[str] = "run_ended"

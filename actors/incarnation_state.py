@@ -249,11 +249,9 @@ def decide_retire(
     mint: Mint,
 ) -> Decision:
     """The host ends an incarnation; the intent stays as it is, unless its last permitted attempt is given up."""
-    stopped = _foreign(state, "retire", incarnation_id, speaker, now)
-    if stopped is not None:
-        return stopped
-    if not state.is_live(incarnation_id):
-        return Decision(answer=Unchanged())
+    over = _not_live(state, "retire", incarnation_id, speaker, now)
+    if over is not None:
+        return over
     return give_up(state, reason, limits, now, mint, replace=False).plus(Decision(answer=Applied()))
 
 
@@ -268,23 +266,21 @@ def decide_launch_failed(
     mint: Mint,
 ) -> Decision:
     """The process never came up, or died; a bound attempt is given up and, with a Launcher, replaced (I-10)."""
-    stopped = _foreign(state, "launch_failed", incarnation_id, speaker, now)
-    if stopped is not None:
-        return stopped
-    if not state.is_live(incarnation_id) or speaker is None:
-        return Decision(answer=Unchanged())
+    over = _not_live(state, "launch_failed", incarnation_id, speaker, now)
+    if over is not None:
+        return over
     head = state.head
     replace = head is not None and head.mode is DeliveryMode.RESTART_STARTUP and state.is_live(head.incarnation_id)
     return give_up(state, reason, limits, now, mint, replace=replace).plus(Decision(answer=Applied()))
 
 
-def _foreign(
+def _not_live(
     state: PaneState, call: str, incarnation_id: str, speaker: IncarnationRecord | None, now: int
 ) -> Decision | None:
-    """The refusal of a call about an incarnation that is not this pane's; a retired one is no reason to refuse."""
-    if speaker is not None and speaker.pane_id == state.pane_id:
-        return None
-    return fenced(state, call, incarnation_id, speaker, now)
+    """What a call gets that would end an incarnation which is not this pane's, or is over; None if it is live."""
+    if speaker is None or speaker.pane_id != state.pane_id:
+        return fenced(state, call, incarnation_id, speaker, now)
+    return None if state.is_live(incarnation_id) else Decision(answer=Unchanged())
 
 
 def unproved(state: PaneState) -> bool:

@@ -76,22 +76,22 @@ class Invocation:
         operation_id: str,
         turn_id: str,
         *,
-        on_progress: Callable[[Progress], None],
-        on_checkpoint: Callable[[], trio.CancelScope],
+        on_progress: Callable[[CallRecord, Progress], None],
+        start_daemon: Callable[[Callable[[], Awaitable[None]]], trio.CancelScope],
         on_killed: Callable[[BaseException], None],
     ) -> None:
         """`call` is the row as it was admitted.
 
-        All on the runtime's side: `on_progress` is told of each snapshot; `on_checkpoint` starts `write_checkpoints`
-        as a task, once, when the first checkpoint is wanted; `on_killed` is told when chaos kills the actor in the
-        middle of a tool's own call.
+        All on the runtime's side: `on_progress` is told of each snapshot; `start_daemon` starts a task beside the
+        actor, for the writing of checkpoints, once the first is wanted; `on_killed` is told when chaos kills the actor
+        in the middle of a tool's own call.
         """
         self._system = system
         self._call = call
         self._operation_id = operation_id
         self._turn_id = turn_id
         self._on_progress = on_progress
-        self._on_checkpoint = on_checkpoint
+        self._start_daemon = start_daemon
         self._on_killed = on_killed
         self._writer: trio.CancelScope | None = None
         self._token = trio.lowlevel.current_trio_token()
@@ -144,7 +144,7 @@ class Invocation:
         """Runtime's side: pass on what `update` accepted."""
         while self._accepted:
             progress, checkpoint = self._accepted.popleft()
-            self._on_progress(progress)
+            self._on_progress(self._call, progress)
             if checkpoint:
                 self._want(progress)
 
@@ -156,7 +156,7 @@ class Invocation:
         if self._more is not None:
             self._more.set()
         if self._writer is None:
-            self._writer = self._on_checkpoint()
+            self._writer = self._start_daemon(self.write_checkpoints)
 
     async def write_checkpoints(self) -> None:
         """Runtime's side: a task that commits every wanted checkpoint in order, until it is cancelled."""
@@ -181,9 +181,13 @@ class Invocation:
         except MutationRefused:
             return  # the call is no longer ours: late progress is no news
 
-    async def checkpoints_written(self) -> None:
-        """Runtime's side, after `expire`: return once every accepted update was passed on and checkpoint committed."""
+    def all_written(self) -> bool:
+        """Runtime's side, after `expire`: pass on every accepted update; whether all checkpoints are committed."""
         self.take_updates()
+        return self._idle is None or self._idle.is_set()
+
+    async def checkpoints_written(self) -> None:
+        """Runtime's side, after `all_written`: return once every checkpoint is committed."""
         if self._idle is not None:
             await self._idle.wait()
 

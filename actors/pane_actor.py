@@ -15,7 +15,7 @@ must look at, commits what they say, applies it, and answers.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import ClassVar
 
@@ -23,7 +23,6 @@ from fencepost.actors.actor import ANSWERS, Actor, System
 from fencepost.actors.boundary import Boundary, decide_boundary
 from fencepost.actors.calls import (
     AttemptFailed,
-    Call,
     Detect,
     DiscardIntent,
     EnsureAttempt,
@@ -43,6 +42,7 @@ from fencepost.actors.calls import (
     Withdraw,
 )
 from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
+from fencepost.actors.delivery_calls import DeliveryCall
 from fencepost.actors.joining import chained, join
 from fencepost.actors.messages import BlockRestart, DetectedIntent, Reconciled, SyncStatus, ToolBoundary
 from fencepost.actors.pane_batches import PaneBatches
@@ -84,28 +84,6 @@ class PaneActor(Actor):
         self._incarnations = PaneIncarnations(self)
         self._batches = PaneBatches(self)
         self._deliveries = PaneDeliveries(self, self.pane_id, system, lambda: self.state.live)
-        self._serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
-            PreToolUse: self._pre_tool_use,
-            PostToolBatch: self._post_tool_batch,
-            ReportDelivered: self._mark_delivered,
-            Detect: self._detect,
-            LaunchHarness: self._incarnations.launch,
-            StartupReady: self._incarnations.startup_ready,
-            LaunchFailed: self._incarnations.launch_failed,
-            RetireIncarnation: self._incarnations.retire,
-            Withdraw: self._incarnations.withdraw,
-            PreparePayload: self._incarnations.prepare_payload,
-            RearmIntent: self._rearm,
-            DiscardIntent: self._discard,
-            ResolveIntent: self._resolve,
-            SyncStatusQuery: self._sync_status,
-            OutcomeReported: self._outcome_reported,
-            AttemptFailed: self._attempt_failed,
-            GiveUpWaiting: self._give_up_waiting,
-            StartBatch: self._batches.start,
-            PlaceResults: self._batches.place,
-            **self._deliveries.serving,
-        }
 
     @property
     def state(self) -> PaneState:
@@ -143,12 +121,54 @@ class PaneActor(Actor):
 
     async def handle(self, envelope: Envelope) -> None:
         """Serve one call; then decide parked calls again if this one changed what they wait for."""
-        serve = self._serving.get(type(envelope.message))
-        if serve is None:
-            raise InvalidTransition(f"a pane has no answer to {envelope.message!r}", address=self.address)
-        await self._guarded(envelope, serve(envelope))
+        await self._guarded(envelope, self._dispatch(envelope))
         while self.waiting.recheck:
             await self.waiting.settle(None if self.state.head is None else self.state.head.batch_id)
+
+    async def _dispatch(self, envelope: Envelope) -> None:
+        match envelope.message:
+            case PreToolUse() as message:
+                await self._pre_tool_use(envelope, message)
+            case PostToolBatch() as message:
+                await self._post_tool_batch(envelope, message)
+            case ReportDelivered() as message:
+                await self._mark_delivered(envelope, message)
+            case Detect() as message:
+                await self._detect(envelope, message)
+            case LaunchHarness() as message:
+                await self._incarnations.launch(envelope, message)
+            case StartupReady() as message:
+                await self._incarnations.startup_ready(envelope, message)
+            case LaunchFailed() as message:
+                await self._incarnations.launch_failed(envelope, message)
+            case RetireIncarnation() as message:
+                await self._incarnations.retire(envelope, message)
+            case Withdraw():
+                await self._incarnations.withdraw(envelope)
+            case PreparePayload():
+                await self._incarnations.prepare_payload(envelope)
+            case RearmIntent() as message:
+                await self._rearm(envelope, message)
+            case DiscardIntent() as message:
+                await self._discard(envelope, message)
+            case ResolveIntent() as message:
+                await self._resolve(envelope, message)
+            case SyncStatusQuery():
+                await self._sync_status(envelope)
+            case OutcomeReported() as message:
+                await self._outcome_reported(envelope, message)
+            case AttemptFailed() as message:
+                await self._attempt_failed(envelope, message)
+            case GiveUpWaiting() as message:
+                await self._give_up_waiting(envelope, message)
+            case StartBatch() as message:
+                await self._batches.start(envelope, message)
+            case PlaceResults() as message:
+                await self._batches.place(envelope, message)
+            case DeliveryCall():
+                await self._deliveries.serve(envelope)
+            case other:
+                raise InvalidTransition(f"a pane has no answer to {other!r}", address=self.address)
 
     async def _guarded(self, envelope: Envelope, serving: Awaitable[None]) -> None:
         """Serve one caller; what goes wrong with its call is its own, the pane lives on."""
@@ -218,9 +238,7 @@ class PaneActor(Actor):
 
     # -- tool calls --
 
-    async def _pre_tool_use(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, PreToolUse)
+    async def _pre_tool_use(self, envelope: Envelope, message: PreToolUse) -> None:
         await self._boundary(envelope, message, patient=message.wait_seconds > 0)
 
     async def _boundary(self, envelope: Envelope, message: PreToolUse, *, patient: bool, parked: bool = False) -> None:
@@ -261,9 +279,7 @@ class PaneActor(Actor):
             mint=self.mint,
         )
 
-    async def _post_tool_batch(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, PostToolBatch)
+    async def _post_tool_batch(self, envelope: Envelope, message: PostToolBatch) -> None:
         decision = decide_batch_completed(
             self.state,
             await self.memory.speaker(message.incarnation_id),
@@ -274,9 +290,7 @@ class PaneActor(Actor):
         )
         await self.decide(envelope, decision)
 
-    async def _mark_delivered(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, ReportDelivered)
+    async def _mark_delivered(self, envelope: Envelope, message: ReportDelivered) -> None:
         decision = decide_mark_delivered(
             self.state,
             await self.memory.speaker(message.incarnation_id),
@@ -300,16 +314,12 @@ class PaneActor(Actor):
             serving = self._incarnations.decide_parked(envelope, patient=patient)
         await self._guarded(envelope, serving)
 
-    async def _give_up_waiting(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, GiveUpWaiting)
+    async def _give_up_waiting(self, envelope: Envelope, message: GiveUpWaiting) -> None:
         await self.waiting.give_up(message.ticket)
         envelope.reply.answer(None)
 
-    async def _outcome_reported(self, envelope: Envelope) -> None:
+    async def _outcome_reported(self, envelope: Envelope, message: OutcomeReported) -> None:
         """A reconciliation ended: prepare or block, then serve those who waited."""
-        message = envelope.message
-        assert isinstance(message, OutcomeReported)
         intent = await self.memory.intent(message.intent_id)
         if intent is None:
             raise CorruptRecord(f"intent:{message.intent_id}", "was reconciled but has no row")
@@ -327,18 +337,14 @@ class PaneActor(Actor):
         self.waiting.recheck = True
         self._incarnations.resume_relaunching()
 
-    async def _attempt_failed(self, envelope: Envelope) -> None:
+    async def _attempt_failed(self, envelope: Envelope, message: AttemptFailed) -> None:
         """The reconciler raised: nobody waits for it any longer, and nobody is let through."""
-        message = envelope.message
-        assert isinstance(message, AttemptFailed)
         self.waiting.lose_patience(message.intent_id)
         self.answer(envelope, None)
 
     # -- detection and a human's word --
 
-    async def _detect(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, Detect)
+    async def _detect(self, envelope: Envelope, message: Detect) -> None:
         if self.system.reconciler is None:
             raise InvalidTransition(
                 "detect needs a Reconciler: open the runtime with reconciler=…", event="detect", address=self.address
@@ -358,9 +364,7 @@ class PaneActor(Actor):
             raise CorruptRecord(self.address, f"trigger {trigger_op!r} exists and its intent cannot be read")
         self.answer(envelope, DetectedIntent(intent.intent_id, intent.seq, coalesced=False))
 
-    async def _resolve(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, ResolveIntent)
+    async def _resolve(self, envelope: Envelope, message: ResolveIntent) -> None:
         now = self.system.clock.now_ns()
         decision = decide_resolve(
             self.state,
@@ -373,15 +377,11 @@ class PaneActor(Actor):
         await self.decide(envelope, decision)
         self._incarnations.resume_relaunching()
 
-    async def _rearm(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, RearmIntent)
+    async def _rearm(self, envelope: Envelope, message: RearmIntent) -> None:
         over = await self.memory.resolved(message.intent_id)
         await self.decide(envelope, decide_rearm(self.state, message.intent_id, self.system.clock.now_ns(), over))
 
-    async def _discard(self, envelope: Envelope) -> None:
-        message = envelope.message
-        assert isinstance(message, DiscardIntent)
+    async def _discard(self, envelope: Envelope, message: DiscardIntent) -> None:
         now = self.system.clock.now_ns()
         over = await self.memory.resolved(message.intent_id)
         await self.decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now, over))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.actors.pane_reports import decide_placement
 from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
-from fencepost.actors.tool_state import judge_repeated, plan
+from fencepost.actors.tool_plan import judge_repeated, plan
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined
@@ -28,13 +28,13 @@ __all__ = ["PaneBatches"]
 class PaneBatches:
     """What one activation of a pane does about its batches."""
 
+    __slots__ = ("_pane",)
+
     def __init__(self, pane: PaneActor) -> None:
         self._pane = pane
 
-    async def start(self, envelope: Envelope) -> None:
+    async def start(self, envelope: Envelope, message: StartBatch) -> None:
         """Serve `StartBatch`: plan the batch, or find the same one there already, and see that it is awake."""
-        message = envelope.message
-        assert isinstance(message, StartBatch)
         request, pane, system = message.request, self._pane, self._pane.system
         address = str(Address.batch(pane.pane_id, request.operation_id, request.turn.id))
         of_pane = {"pane_id": pane.pane_id}
@@ -64,10 +64,8 @@ class PaneBatches:
         system.wake(address)
         pane.answer(envelope, None)
 
-    async def place(self, envelope: Envelope) -> None:
+    async def place(self, envelope: Envelope, message: PlaceResults) -> None:
         """Serve `PlaceResults`: commit them with what they mean for an intent: a delivery, an end, or nothing."""
-        message = envelope.message
-        assert isinstance(message, PlaceResults)
         pane = self._pane
         decision = decide_placement(
             pane.state,

@@ -8,7 +8,6 @@ a dispatcher their rows are not even read.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import cast
 
 from fencepost.actors.actor import Actor, System
@@ -43,9 +42,7 @@ class PaneDeliveries:
         self._loaded = False
         self._eager = bool(system.mechanisms) or system.dispatcher is not None
         handlers = {**self._out.serving, **self._in.serving, SettleDelivery: self._settle}
-        self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
-            call: partial(self._served, handler) for call, handler in handlers.items()
-        }
+        self._handlers: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = handlers
 
     @property
     def owes(self) -> bool:
@@ -61,11 +58,11 @@ class PaneDeliveries:
         if self._eager:
             await self._take_up()
 
-    async def _served(self, handler: Callable[[Envelope], Awaitable[None]], envelope: Envelope) -> None:
+    async def serve(self, envelope: Envelope) -> None:
         """Serve one call; a record that cannot be read is its caller's trouble and not the pane's."""
         await self._take_up()
         try:
-            await handler(envelope)
+            await self._handlers[type(envelope.message)](envelope)
         except CorruptRecord as damage:
             envelope.reply.fail(damage)
 

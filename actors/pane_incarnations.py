@@ -40,6 +40,8 @@ __all__ = ["PaneIncarnations"]
 class PaneIncarnations:
     """What one activation of a pane does about its processes."""
 
+    __slots__ = ("_pane", "_relauncher")
+
     def __init__(self, pane: PaneActor) -> None:
         self._pane = pane
         launcher = pane.system.launcher
@@ -85,10 +87,8 @@ class PaneIncarnations:
 
     # -- launches --
 
-    async def launch(self, envelope: Envelope) -> None:
+    async def launch(self, envelope: Envelope, message: LaunchHarness) -> None:
         """Serve `LaunchHarness`."""
-        message = envelope.message
-        assert isinstance(message, LaunchHarness)
         pane = self._pane
         check_launch(pane.state, pane.system.limits)
         if self._relauncher is not None and not message.started_by_runtime:
@@ -146,10 +146,8 @@ class PaneIncarnations:
 
     # -- what becomes of a launched process --
 
-    async def startup_ready(self, envelope: Envelope) -> None:
+    async def startup_ready(self, envelope: Envelope, message: StartupReady) -> None:
         """Serve `StartupReady`."""
-        message = envelope.message
-        assert isinstance(message, StartupReady)
         pane = self._pane
         speaker = await pane.memory.speaker(message.incarnation_id)
         intent = None
@@ -166,16 +164,12 @@ class PaneIncarnations:
         )
         await pane.decide(envelope, decision)
 
-    async def launch_failed(self, envelope: Envelope) -> None:
+    async def launch_failed(self, envelope: Envelope, message: LaunchFailed) -> None:
         """Serve `LaunchFailed`."""
-        message = envelope.message
-        assert isinstance(message, LaunchFailed)
         await self._ended(envelope, decide_launch_failed, message.incarnation_id, message.reason)
 
-    async def retire(self, envelope: Envelope) -> None:
+    async def retire(self, envelope: Envelope, message: RetireIncarnation) -> None:
         """Serve `RetireIncarnation`."""
-        message = envelope.message
-        assert isinstance(message, RetireIncarnation)
         await self._ended(envelope, decide_retire, message.incarnation_id, message.reason)
 
     async def _ended(

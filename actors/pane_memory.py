@@ -41,6 +41,8 @@ R = TypeVar("R", bound=Record)
 class PaneMemory:
     """The memory of one activation of one pane; `state` equals what is stored."""
 
+    __slots__ = ("_admissions", "_line", "_strangers", "pane_id", "state")
+
     def __init__(self, pane_id: str, line: MutationLine) -> None:
         self.pane_id = pane_id
         self.state = PaneState(pane_id=pane_id)

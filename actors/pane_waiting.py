@@ -37,6 +37,8 @@ class Waiting:
     `decide` decides one of them again, given whether it may still wait; it answers it or leaves it parked.
     """
 
+    __slots__ = ("_actor", "_alarm", "_decide", "_parked", "_tickets", "recheck")
+
     def __init__(self, actor: Actor, decide: Callable[[Envelope, bool], Awaitable[None]]) -> None:
         self._actor = actor
         self._decide = decide

@@ -7,7 +7,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from fencepost.actors.calls import Call
-from fencepost.actors.tool_state import BatchRequest
+from fencepost.actors.tool_plan import BatchRequest
 from fencepost.mailbox.mutation import Mutation
 
 __all__ = ["CancelBatch", "FinalizeBatch", "PlaceResults", "SnapshotBatch", "StartBatch", "WaitForBatch"]

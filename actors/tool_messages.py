@@ -120,9 +120,18 @@ class InvocationView(Protocol):
 class Tool:
     """A tool a model may call.
 
-    `execute(arguments, invocation)` is an async function.  `replay=Replay.SAFE` promises that a call which was
-    interrupted may be run again with the same arguments and invocation id.  One sequential tool makes its whole batch
-    sequential.  `validate(arguments)` answers the arguments to use, or raises: then the call's result is that error.
+    `execute(arguments, invocation)` is an async function.  One sequential tool makes its whole batch sequential.
+    `validate(arguments)` answers the arguments to use, or raises: then the call's result is that error.
+
+    `replay=Replay.SAFE` promises that a call which was interrupted may be run again, with the same arguments and the
+    same invocation id: effects happen at least once, and only what `invocation.step` recorded is not repeated.  When
+    the process died, nothing of the earlier execution is left.  When only the batch's actor died, its executions are
+    cancelled; one that ignores that for longer than `Options.tool_grace_seconds` may *still be running* while its
+    replay begins (the event `tool_replay.overlaps` says so).  What it writes through its invocation is fenced; what
+    it does to the world is not.  A safe tool either ends when it is cancelled or can stand beside itself.
+
+    Whatever a tool or a validator does after its batch was cancelled and the grace is over is nobody's business any
+    more: the call has its result, and that says what is known.
     """
 
     name: str = field(validator=_id)
@@ -168,7 +177,9 @@ class Hooks:
 
     `before_tool(call, arguments, invocation_id)` answers None, `Replace` or `Block`; raising blocks with the error's
     text.  `after_tool(call, result, invocation_id)` answers None or the `ToolResult` to use instead; raising keeps the
-    result.  `call` is a `CallView`.
+    result.  `call` is a `CallView`.  When the batch is cancelled both are; one that has not ended when
+    `Options.tool_grace_seconds` are over is given up: a call that was not cleared by then never runs, a result that
+    was not looked at is kept, and the event `after_tool.failed` says so.
     """
 
     before_tool: Callable[..., object] | None = field(default=None, validator=_optional_callable)

@@ -167,7 +167,9 @@ def _block(block: object, where: str) -> dict[str, JsonValue]:
 
 def bounded(outcome: Outcome, bytes_max: int) -> Outcome:
     """Return the outcome within `bytes_max` bytes of content and of details each; what is cut says so."""
-    outcome = evolve(outcome, content=_cut(outcome.content, bytes_max))
+    content = _cut(outcome.content, bytes_max)
+    if content is not outcome.content:
+        outcome = evolve(outcome, content=content)
     beside: dict[str, JsonValue] = {
         "details": outcome.details,
         "usage": outcome.usage,

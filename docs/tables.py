@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script, not a package
-"""Render the tables of README that come from the code: the intent protocol's, and the list of chaos points.
+"""Render the tables of README that come from the code: the protocols', and the list of chaos points.
 
     python docs/tables.py --check README.md     exit 1 if a table in README is not the code's
     python docs/tables.py --write README.md     replace each table by the code's
@@ -26,11 +26,15 @@ from fencepost.actors import (
     pane_incarnations,
     tool_batch_actor,
     tool_calls,
+    tool_execution,
+    tool_placement,
     tool_state,
+    tool_writes,
 )
 from fencepost.actors.intent_events import IntentEvent, Plan
 from fencepost.actors.intent_state import TABLE, Code
 from fencepost.actors.intent_verdicts import VERDICTS, Relation
+from fencepost.mailbox.records import CallStatus, Replay
 from fencepost.supervisor.chaos import BOUNDARIES
 
 __all__ = ["RUNTIME_TABLES", "TABLES", "chaos_groups", "main", "replaced"]
@@ -89,6 +93,54 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 
+# -- tool calls ----------------------------------------------------------------------------------------------------
+
+STATUSES: Final[Mapping[CallStatus, tuple[str, str]]] = {
+    CallStatus.PLANNED: ("its arguments", "nothing of it has run"),
+    CallStatus.EFFECT_PENDING: ("its arguments, memos and latest checkpoint", "its effect may have begun"),
+    CallStatus.OUTCOME_READY: (
+        "its arguments and its complete result",
+        "it never runs again; it waits for its place",
+    ),
+    CallStatus.COMPLETED: ("its entry in the transcript", "nothing happens any more"),
+}
+
+
+def tool_statuses() -> str:
+    """Render what each status of a call stands for."""
+    return markdown(
+        ("status", "durable beside the row", "meaning"), ([f"`{status}`", *STATUSES[status]] for status in CallStatus)
+    )
+
+
+def tool_transitions() -> str:
+    """Render what every event does in every status of a call."""
+    rows = [
+        [
+            f"`{event.__name__}`",
+            *(f"`{after}`" if (after := tool_state.TABLE.get((status, event))) else "–" for status in CallStatus),
+            first_sentence(event),
+        ]
+        for event in get_args(tool_state.CallEvent)
+    ]
+    return markdown(("event", *(f"in `{status}`" for status in CallStatus), "meaning"), rows)
+
+
+def tool_orphans() -> str:
+    """Render what becomes of an effect whose runtime died, by enumeration of all that decides it."""
+    declared: list[Replay | None] = [*Replay, None]
+    rows = [
+        [
+            f"`{stored}`",
+            f"`{now}`" if now else "no such tool",
+            *(str(tool_state.judge_orphan(stored, now, cancelled=cancelled)) for cancelled in (False, True)),
+        ]
+        for stored in Replay
+        for now in declared
+    ]
+    return markdown(("declared when it began", "declared now", "not cancelled", "cancelled"), rows)
+
+
 # -- chaos points --------------------------------------------------------------------------------------------------
 
 LINE: Final = ("enqueued", "begun", "written", "committed")
@@ -110,9 +162,9 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     events = [snake(event.__name__) for event in get_args(IntentEvent) if event is not Plan]
     of_its_own = set(re.findall(r'\.commit\(\s*"(\w+)"', pane_source)) - set(pane_calls)
     on_the_line = set(re.findall(r'label="intent\.(\w+)"', intent_source)) - {"plan"}
-    batch_source = inspect.getsource(tool_batch_actor)
-    of_a_batch = set(re.findall(r'(?:_commit|reached)\("(\w+)"', batch_source)) - set(batch_calls)
-    tool_sources = "".join(map(inspect.getsource, (tool_batch_actor, tool_state, invocation)))
+    batch_source = "".join(map(inspect.getsource, (tool_batch_actor, tool_placement)))
+    of_a_batch = set(re.findall(r'(?:StepQueue|reached)\("(\w+)"', batch_source)) - set(batch_calls)
+    tool_sources = "".join(map(inspect.getsource, (tool_execution, tool_writes, invocation)))
     beside_a_batch = set(re.findall(r'label="batch\.(\w+)"', tool_sources)) - of_a_batch - set(batch_calls)
     deciding = ("decided", *LINE, "applied")
     return [
@@ -149,7 +201,12 @@ def snake(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
-RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {"chaos-points": chaos_points}
+RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "tool-statuses": tool_statuses,
+    "tool-transitions": tool_transitions,
+    "tool-orphans": tool_orphans,
+    "chaos-points": chaos_points,
+}
 
 
 # -- text ----------------------------------------------------------------------------------------------------------

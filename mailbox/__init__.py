@@ -11,6 +11,7 @@ from fencepost.mailbox._lazy import lazy_exports
 
 _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.mailbox": ("ladder",),
+    "fencepost.mailbox.claimed_sender": ("ClaimedSender", "Response", "SendReport", "Transport"),
     "fencepost.mailbox.errors": (
         "ActorCrashed",
         "ActorQuarantined",
@@ -49,6 +50,12 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
 
 if TYPE_CHECKING:
     from fencepost.mailbox import ladder as ladder
+    from fencepost.mailbox.claimed_sender import (
+        ClaimedSender as ClaimedSender,
+        Response as Response,
+        SendReport as SendReport,
+        Transport as Transport,
+    )
     from fencepost.mailbox.errors import (
         ActorCrashed as ActorCrashed,
         ActorQuarantined as ActorQuarantined,

@@ -95,6 +95,7 @@ class RecordCodec(Generic[R]):
         ]
         self.record_type = record_type
         self.columns: tuple[str, ...] = tuple(item.name for item in described)
+        self.stored_types: tuple[frozenset[type], ...] = tuple(item.stored_types for item in described)
         self._fields = described
         self._key_of = operator.itemgetter(*(self.columns.index(name) for name in record_type.KEY))
         self._converted: list[tuple[int, dict[object, object]]] = [

@@ -1,4 +1,4 @@
-"""The audit of deliveries: the invariants of protocol-delivery.md section 10, as far as stored rows and events can tell.
+"""The audit of deliveries: the invariants of protocol-delivery.md section 10, as far as rows and events can tell.
 
 Number 200 + n is that section's invariant n; the others are the client's, or nothing a store can show:
 

@@ -22,7 +22,8 @@ A violation's number is the invariant of protocol-intent.md section 10 that is b
     12  at most one incarnation of a pane is live, and it is the latest
     13  an intent is materialized once
 
-101 to 114 are the invariants 1 to 14 of the tool-durability note (`tool_invariants`), and 0 is the store itself, for
+101 to 114 are the invariants 1 to 14 of the tool-durability note (`tool_invariants`), 201 to 212 those of
+protocol-delivery.md section 10 (`delivery_invariants`), and 0 is the store itself, for
 what neither numbers: a row that cannot be read, a key that is there twice, a reference to a row that is not there or
 belongs to another pane, an epoch used twice, startup attempts that do not count from 1, a live process that the launch
 rule (section 8) forbids, a batch that is bound and was never admitted, an owed projection of what was never delivered,
@@ -42,10 +43,11 @@ import sniffio
 import trio
 
 from fencepost.mailbox.stores.store import StoreReader, open_reader
+from fencepost.supervisor.delivery_invariants import TABLES as DELIVERY_TABLES, delivery_laws
 from fencepost.supervisor.event_invariants import event_violations
 from fencepost.supervisor.pane_invariants import pane_violations
 from fencepost.supervisor.row_invariants import row_violations
-from fencepost.supervisor.tool_invariants import TABLES, tool_laws
+from fencepost.supervisor.tool_invariants import TABLES as TOOL_TABLES, tool_laws
 from fencepost.supervisor.violations import TYPES, Row, Stored, Violation, violation
 
 __all__ = ["Violation", "check", "check_blocking"]
@@ -75,10 +77,10 @@ def _violations(reader: StoreReader) -> Iterator[Violation]:
     yield from _read(reader, "incarnations", stored.incarnations, stored.incarnations_of)
     yield from pane_violations(reader, stored)
     yield from event_violations(reader, stored)
-    for table in TABLES:
+    for table in (*TOOL_TABLES, *DELIVERY_TABLES):
         for row in reader.raw(table):
             yield from row_violations(table, row)
-    for broken in tool_laws(reader, stored.incarnations):
+    for broken in (*tool_laws(reader, stored.incarnations), *delivery_laws(reader)):
         yield violation(*broken)
 
 

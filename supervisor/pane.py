@@ -33,7 +33,7 @@ from fencepost.actors.messages import (
 )
 from fencepost.actors.tool_calls import SnapshotBatch, StartBatch
 from fencepost.actors.tool_messages import LaneSnapshot, PlannedCall, ResultEntry
-from fencepost.actors.tool_state import request_of
+from fencepost.actors.tool_plan import request_of
 from fencepost.mailbox.address import check_id
 from fencepost.mailbox.claim import TEXT_BYTES_MAX
 from fencepost.mailbox.delivery_ids import check_delivery_id, check_digest

@@ -19,6 +19,7 @@ task tree and needs no locks: a step without an await is atomic.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -99,6 +100,7 @@ class Registry:
         self.tool_grace_seconds = options.tool_grace_seconds
         self.callback = host.callback
         self.call_from_host = host.call
+        self.executing: Counter[str] = Counter()
         self._options = options
         self._crash_points = crash_points
         self._awake: dict[str, Actor] = {}
@@ -106,6 +108,8 @@ class Registry:
         self._unwinding: dict[str, Actor] = {}
         """Ended activations whose child tasks have not: the next one waits, or two reconcilers might be at work."""
         self._histories: dict[str, CrashHistory] = {}
+        self._revivals: dict[str, trio.Event] = {}
+        """What those wait for who cannot go on without a quarantined address."""
         self._anybody = trio.Event()
         self._closed = False
         self._faulted = False
@@ -151,6 +155,16 @@ class Registry:
         if address not in self._awake:
             self._start(address)
 
+    def in_quarantine(self, address: str) -> bool:
+        """Whether the address crashed too often and was not revived since."""
+        history = self._histories.get(address)
+        return history is not None and history.quarantined
+
+    async def until_revived(self, address: str) -> None:
+        """Return once the address is not in quarantine (any more)."""
+        while self.in_quarantine(address):
+            await self._revivals.setdefault(address, trio.Event()).wait()
+
     # -- activations --
 
     def _require_open(self) -> None:
@@ -163,7 +177,7 @@ class Registry:
 
     def _start(self, address: str, seen: IntentRecord | None = None) -> Actor:
         self._require_open()
-        if self._histories.get(address, CrashHistory()).quarantined:
+        if self.in_quarantine(address):
             raise ActorQuarantined(address)
         activation = next(self._activations)
         actor = self._make(address, activation, seen)
@@ -325,9 +339,12 @@ class Registry:
     async def revive(self, address: str) -> bool:
         """Lift a quarantine; answers whether there was one."""
         self._require_open()
-        if not self._histories.get(address, CrashHistory()).quarantined:
+        if not self.in_quarantine(address):
             return False
         del self._histories[address]
+        revived = self._revivals.pop(address, None)
+        if revived is not None:
+            revived.set()
         event = NewEvent(kind="actor.revived", address=address, at=self.clock.now_ns(), data={})
         await self.line.commit(Mutation(label="supervisor.revived", events=(event,)))
         self.wake(address)

@@ -46,7 +46,9 @@ class ToolBatch:
     async def wait(self) -> BatchOutcome:
         """Wait until every result is placed; over any number of deaths of the batch's actor.
 
-        Raises `OperationEnded` if the batch was finalized from outside, `InvalidTransition` if there is no such batch.
+        Raises `OperationEnded` if the batch was finalized from outside, `InvalidTransition` if there is no such batch,
+        and `ActorQuarantined` while it cannot go on because that address (its pane's, or an intent's) is in quarantine.
+        Nothing of the batch is lost then; it goes on by itself once the address is revived.
         """
         while True:
             try:

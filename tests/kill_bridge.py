@@ -1,8 +1,8 @@
 """A bridge in a process of its own, made to be killed: it says every fact it was told, one JSON line an answer.
 
-python kill_bridge.py live URL                       intent after intent, softly and by restart, for ever
-python kill_bridge.py plan URL                       one reconciliation that plans and then never ends
-python kill_bridge.py die URL SCENARIO POINT NTH     a scenario; the process kills itself at the point's nth passing
+live URL                       intent after intent, softly and by restart, for ever
+plan URL                       one reconciliation that plans and then never ends
+die URL SCENARIO POINT NTH     a scenario; the process kills itself at the point's nth passing
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import itertools
 import json
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
 
 import intent_scenarios
 import trio
@@ -141,5 +141,9 @@ async def die(url: str, scenario: str, point: str, nth: str) -> None:
 
 MODES: dict[str, Callable[..., Awaitable[None]]] = {"live": live, "plan": plan, "die": die}
 
-if __name__ == "__main__":
-    trio.run(MODES[sys.argv[1]], *sys.argv[2:])
+
+def run(facts: Connection, complaints: str, mode: str, *args: str) -> None:
+    """Be a bridge in this forked process: its facts go into the pipe, what it complains of into the file."""
+    os.dup2(facts.fileno(), 1)
+    os.dup2(os.open(complaints, os.O_WRONLY | os.O_CREAT), 2)
+    trio.run(MODES[mode], *args)

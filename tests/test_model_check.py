@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from model_check import cli
 from model_check.cli import BOUNDS, caught, main
 from model_check.faults import FAULTS, deliberate
 from model_check.search import Found, explore
@@ -16,6 +17,10 @@ from model_check.story import told
 from model_check.world import World
 
 from fencepost.actors.intent_state import TABLE
+from fencepost.mailbox.records import BatchMode
+
+NARROW = BOUNDS["small"]._replace(calls=1, batches_a_turn=1, soft_redeliveries=0)
+"""Two intents in a world hardly larger than the tiny one: enough for most of what that does not show."""
 
 PROGRAM = Path(__file__).with_name("model_check")
 
@@ -42,7 +47,7 @@ def test_the_small_world_takes_most_rows_of_the_table(small):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_deliberate_mistake_is_caught(name):
-    found = caught(name, [BOUNDS["tiny"], BOUNDS["small"]])
+    found = caught(name, [BOUNDS["tiny"], NARROW, BOUNDS["small"]])
     assert found.counterexample is not None
     assert found.counterexample.broken
 
@@ -63,13 +68,32 @@ def test_a_counterexample_is_told_in_numbered_sentences_with_codes():
     assert story[-1].startswith("  => ")
 
 
+def run_as_a_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, PROGRAM, *arguments], capture_output=True, text=True, check=False)
+
+
 def test_it_runs_as_a_program():
-    ran = subprocess.run(
-        [sys.executable, PROGRAM, "--bounds", "tiny", "--faults", "0"], capture_output=True, text=True, check=False
-    )
+    ran = run_as_a_program("--bounds", "tiny", "--fault", "lose-a-pass", "--quiet")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert "faults=1" in ran.stdout
+
+
+@pytest.mark.slow
+def test_as_a_program_it_checks_the_tool_core_too():
+    ran = run_as_a_program("--bounds", "tiny", "--faults", "0")
     assert ran.returncode == 0, ran.stderr
-    assert "every law holds" in ran.stdout
-    assert "faults=0" in ran.stdout
+    for mode in BatchMode:
+        assert f"a {mode} batch of three" in ran.stdout
+
+
+def test_what_holds_is_said_of_the_tool_core_too(monkeypatch):
+    monkeypatch.setattr(cli, "BatchMode", [BatchMode.SEQUENTIAL])  # the parallel one takes its time
+    ran = CliRunner().invoke(main, ["--bounds", "tiny", "--faults", "0", "--quiet"])
+    assert ran.exit_code == 0, ran.output
+    assert "every law holds" in ran.output
+    assert "faults=0" in ran.output
+    assert "a sequential batch of three" in ran.output
+    assert "no law is broken" in ran.output
 
 
 def test_a_run_out_of_time_is_no_failure_and_says_that_it_was_not_exhaustive(monkeypatch):

@@ -22,10 +22,11 @@ from click.testing import CliRunner
 from intent_scenarios import SCENARIOS
 from tool_scenarios import SCENARIOS as TOOL_SCENARIOS, Scenario as ToolScenario, World
 
-from fencepost.actors import intent_state
+from fencepost.actors import intent_state, tool_results
 from fencepost.mailbox import errors
+from fencepost.mailbox.records import CallStatus, Checkpoint
 from fencepost.mailbox.stores.store import SCHEMES
-from fencepost.supervisor import Chaos, Options, Reason, cli, open_supervisor
+from fencepost.supervisor import Chaos, Invocation, Options, Reason, cli, open_supervisor, tool_invariants
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -191,12 +192,16 @@ def test_every_cited_test_exists(page: Path) -> None:
     assert set(cited) <= defined_tests()
 
 
-def test_every_row_of_the_crash_table_cites_a_test() -> None:
-    rows = rows_under("## After a crash", text_of(README))
-    assert [int(row[0]) for row in rows] == list(range(1, 21))
-    assert all(names_in(row[-1]) and set(names_in(row[-1])) <= defined_tests() for row in rows)
-    codes = {code for row in rows for code in names_in(row[2])}
-    assert codes <= {str(code) for code in intent_state.Code}
+def test_every_row_of_the_crash_tables_cites_a_test() -> None:
+    intents, tools = (rows_under(name, text_of(README)) for name in ("## After a crash", "### With a tool batch"))
+    assert [int(row[0]) for row in intents + tools] == list(range(1, 36))
+    assert all(names_in(row[-1]) and set(names_in(row[-1])) <= defined_tests() for row in intents + tools)
+    assert durable_in(intents) <= {str(code) for code in intent_state.Code}
+    assert durable_in(tools) <= {str(status) for status in CallStatus}
+
+
+def durable_in(rows: list[list[str]]) -> set[str]:
+    return {name for row in rows for name in names_in(row[2])}
 
 
 # -- options, events, reasons, errors ------------------------------------------------------------------------------
@@ -249,16 +254,50 @@ def test_the_store_urls_are_those_of_the_code() -> None:
     assert all(scheme.replace("PATH", "relative.db") in text_of(README) for scheme in SCHEMES)
 
 
+def test_the_words_of_an_interruption_are_those_of_the_code() -> None:
+    text = " ".join(text_of(README).split())
+    assert all(words in text for words in (tool_results.INTERRUPTED, tool_results.INTERRUPTED_AFTER_OUTPUT))
+
+
+def test_every_transaction_of_a_tool_batch_is_explained(tables: ModuleType) -> None:
+    explained = [names_in(row[0])[0] for row in rows_under("## What is in one transaction", docs("tools"))]
+    committed = {point.partition("/")[0] for point in points_listed(tables) if point.endswith("/committed")}
+    of_a_batch = {name for name in committed if name.startswith("batch.")} - {"batch.wait", "batch.snapshot"}
+    assert {name for name in explained if name.startswith("batch.")} == of_a_batch
+    assert set(explained) <= committed
+    assert len(set(explained)) == len(explained)
+
+
+def test_the_laws_of_tool_batches_are_those_of_the_audit() -> None:
+    shown = [number for number, _ in rows_under("## The laws", docs("tools"))]
+    assert shown == re.findall(r"^    (\d{3})  ", tool_invariants.__doc__ or "", re.MULTILINE)
+    assert len(shown) == 14
+
+
+def test_what_a_closed_batch_says_is_in_the_words_of_the_code() -> None:
+    shown = set(re.findall(r"`((?:may|need|abort)\w+)`", docs("tools")))
+    assert shown == {str(checkpoint) for checkpoint in Checkpoint} - {"ended"}
+
+
 # -- names and commands --------------------------------------------------------------------------------------------
 
-CALLED = re.compile(r"\b(?P<owner>pane|supervisor|chaos|attempt|launch)\.(?P<name>(?!md\b|py\b)[a-z_]+)\b")
+OWNERS = "pane|supervisor|chaos|attempt|launch|batch|invocation"
+CALLED = re.compile(rf"\b(?P<owner>{OWNERS})\.(?P<name>(?!md\b|py\b)[a-z_]+)\b")
 
 
 def public(owner: str) -> set[str]:
     from fencepost.actors import Attempt, Launch
-    from fencepost.supervisor import Pane, Supervisor
+    from fencepost.supervisor import Pane, Supervisor, ToolBatch
 
-    of = {"pane": Pane, "supervisor": Supervisor, "chaos": Chaos, "attempt": Attempt, "launch": Launch}[owner]
+    of = {
+        "pane": Pane,
+        "supervisor": Supervisor,
+        "chaos": Chaos,
+        "attempt": Attempt,
+        "launch": Launch,
+        "batch": ToolBatch,
+        "invocation": Invocation,
+    }[owner]
     fields = {attribute.name for attribute in attrs.fields(of)} if attrs.has(of) else set()
     return {name for name, _ in inspect.getmembers(of)} | fields | set(vars(of()) if owner == "chaos" else ())
 
@@ -266,6 +305,7 @@ def public(owner: str) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
 def test_what_is_called_exists(page: Path) -> None:
     text = re.sub(r"<!-- table:chaos-points -->.*?<!-- /table -->", "", text_of(page), flags=re.DOTALL)
+    text = re.sub(r"^\| `\w+\.\w+` \|", "", text, flags=re.MULTILINE)  # a row about a transition, not a call
     for call in CALLED.finditer(text):
         assert call["name"] in public(call["owner"]), call[0]
 

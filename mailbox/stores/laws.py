@@ -32,7 +32,7 @@ from fencepost.mailbox.records import (
     UsageRecord,
 )
 
-__all__ = ["FOREIGN_KEYS", "UNIQUES", "ForeignKey", "Unique", "forbidden_succession"]
+__all__ = ["FOREIGN_KEYS", "UNIQUES", "ForeignKey", "Unique", "ends_operation", "forbidden_succession"]
 
 
 @frozen(eq=False)
@@ -137,3 +137,13 @@ def forbidden_succession(old: Record, new: Record) -> str | None:
         if getattr(old, name) is not None and getattr(old, name) != getattr(new, name):
             return f"would change {name}, which is set"
     return None
+
+
+def ends_operation(record: Record) -> bool:
+    """Return whether writing `record` ends an operation: its intent is resolved, or its batch of tool calls closed.
+
+    From then on what led there is history, and a store that keeps history may have some to throw away.
+    """
+    if isinstance(record, IntentRecord):
+        return record.resolved
+    return isinstance(record, BatchRecord) and not record.open

@@ -11,17 +11,15 @@ itself; only if a mutation is refused that has already written something is the 
 with a savepoint around each mutation of several statements.  Events and dead letters are checked with their mutation
 but inserted together, before the next load or the COMMIT.
 
-Ownership is an `flock` on `FILE.lock`: the kernel lets go of it however the process ends, and it holds between two
-runtimes of one process too.  What is not a store of ours is found out on a read-only connection and stays untouched.
+Ownership is a lock on `FILE.lock` (`ownership`).  What is not a store of ours is found out on a read-only connection
+and stays untouched.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from importlib import resources
@@ -41,12 +39,13 @@ from fencepost.mailbox.codec import (
     encode_dead_letter,
     encode_numbered_event,
 )
-from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
+from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault
 from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import forbidden_succession
+from fencepost.mailbox.stores.ownership import take_lock
 from fencepost.mailbox.stores.sql import TableSql, count_sql, select_sql, table_sql
 from fencepost.mailbox.stores.store import (
     SCHEMA_VERSION,
@@ -177,8 +176,8 @@ class SqliteStore:
 
     async def open(self, events_kept_max: int) -> None:
         """See `Store.open`; an absent or empty file becomes a new store, its folder must exist."""
-        self._path = self._path.resolve()  # one file, one lock, by whatever link it was reached
-        self._lock = _take_lock(self._path)
+        self._path = self._path.resolve()
+        self._lock = take_lock(self._path)
         try:
             _inspect(self._path)
             self._connection = connection = await _connected(self._connect)
@@ -226,28 +225,6 @@ class SqliteStore:
     def reader(self) -> StoreReader:
         """See `Store.reader`."""
         return SqliteReader(self._path)
-
-
-def _take_lock(path: Path) -> int:
-    """Return the descriptor that owns the store at `path`; closing it gives the store back.  Raises `StoreOwned`."""
-    lock_path = path.with_name(f"{path.name}.lock")
-    try:
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise StoreFault(f"{path}: cannot make the lock beside it: {error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
-        os.pwrite(lock, f"process {os.getpid()}, since {since} UTC\n".encode(), 0)
-    except BlockingIOError as error:
-        holder = os.pread(lock, 200, 0).decode(errors="replace").strip()
-        os.close(lock)
-        raise StoreOwned(str(path), holder or "a process that has not said its name yet") from error
-    except OSError as error:
-        os.close(lock)
-        raise StoreFault(f"{path}: cannot lock it: {error}") from error
-    return lock
 
 
 def _opening_fault(path: Path, error: sqlite3.Error) -> StoreFault:

@@ -3,6 +3,7 @@
     memory://          rows that live as long as this one store object
     memory://NAME      rows that live as long as the process; closed, killed or not, they can be opened again
     sqlite:///PATH     one file, PATH relative to the working directory; sqlite:////PATH is absolute
+    jsonl:///PATH      the same, as a log of JSON lines
 
 A store has two sides.  The *writing* side belongs to one runtime at a time and is used by the line alone; it takes
 whole batches, and it takes the line's loop to wherever its data is, so that waking it costs one hop.  The *reading*
@@ -47,7 +48,7 @@ R = TypeVar("R", bound=Record)
 SCHEMA_VERSION: Final = 1
 RAW_TABLES: Final = (*(kind.TABLE for kind in RECORD_TYPES), "events", "dead_letters", "trimmed")
 """What `StoreReader.raw` reads: every table there is."""
-SCHEMES: Final = ("memory://", "memory://NAME", "sqlite:///PATH")
+SCHEMES: Final = ("memory://", "memory://NAME", "sqlite:///PATH", "jsonl:///PATH")
 
 
 @frozen
@@ -203,12 +204,12 @@ def trim_to(last_seq: int, trimmed_seq: int, events_kept_max: int) -> int | None
 def _parse(url: str) -> tuple[str, str]:
     """Return the scheme and what it names; raise `InvalidStoreUrl` where the two do not fit."""
     scheme, separator, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
-    if not separator or scheme not in {"memory", "sqlite"}:
+    if not separator or scheme not in {"memory", "sqlite", "jsonl"}:
         raise InvalidStoreUrl(url, f"known are {', '.join(SCHEMES)}")
     if scheme == "memory":
         return scheme, rest
     if not rest.startswith("/") or rest in {"/", "//"} or "\0" in rest:
-        raise InvalidStoreUrl(url, "a file is sqlite:///relative or sqlite:////absolute")
+        raise InvalidStoreUrl(url, f"a file is {scheme}:///relative or {scheme}:////absolute")
     return scheme, rest[1:]
 
 
@@ -219,6 +220,10 @@ def open_store(url: str) -> Store:
         from fencepost.mailbox.stores.memory import MemoryStore
 
         return MemoryStore(rest or None)
+    if scheme == "jsonl":
+        from fencepost.mailbox.stores.jsonl import JsonlStore
+
+        return JsonlStore(Path(rest), url=url)
     from fencepost.mailbox.stores.sqlite import SqliteStore
 
     return SqliteStore(Path(rest), url=url)
@@ -235,6 +240,10 @@ def open_reader(url: str) -> StoreReader:
         from fencepost.mailbox.stores.memory import reader_of
 
         return reader_of(rest)
+    if scheme == "jsonl":
+        from fencepost.mailbox.stores.jsonl_reader import JsonlReader
+
+        return JsonlReader(Path(rest))
     from fencepost.mailbox.stores.sqlite import SqliteReader
 
     return SqliteReader(Path(rest))

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from fencepost.actors.messages import ModelTurn
 from fencepost.actors.tool_messages import PlannedCall
+from fencepost.actors.tool_plan import judge_repeated, plan, request_of
 from fencepost.actors.tool_results import Outcome, error_outcome
 from fencepost.actors.tool_state import (
     TABLE,
@@ -21,22 +22,13 @@ from fencepost.actors.tool_state import (
     ReplayEffect,
     SettleEffect,
     StageSynthetic,
-    admit,
     boundary_batch_id,
-    cancel,
     checkpoint_of,
-    clear_and_replay,
-    finalize,
     judge_orphan,
-    judge_repeated,
-    place,
-    plan,
-    request_of,
-    settle,
-    stage_synthetic,
     to_work_on,
     transition,
 )
+from fencepost.actors.tool_writes import admit, cancel, clear_and_replay, finalize, place, settle, stage_synthetic
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, OperationEnded
 from fencepost.mailbox.mutation import Delete
 from fencepost.mailbox.records import (

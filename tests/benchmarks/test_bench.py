@@ -32,6 +32,17 @@ FIGURES = {
     "ask_over_channel",
     "ask_p50_us",
     "channel_p50_us",
+    *(f"tools{calls}_{what}" for calls in (1, 8, 64, 1_000) for what in ("per_second", "raw_per_second", "over_raw")),
+    "tools64_aim_met",
+    "tools1000_aim_met",
+    "recover1_seconds",
+    "recover100_seconds",
+    "recover1000_seconds",
+    "recover1000_aim_met",
+    "recover_panes_seconds",
+    "checkpoints_per_second",
+    "checkpoints_over_raw",
+    "raw_replacements_per_second",
 }
 
 
@@ -64,6 +75,19 @@ def test_figures_go_to_stdout_and_progress_to_stderr(quick):
 def test_it_leaves_nothing_but_the_figures(quick):
     folder, _ = quick
     assert list((folder / "stores").iterdir()) == []
+
+
+def test_an_aim_is_told_as_met_or_missed_as_its_figure_is(quick):
+    folder, finished = quick
+    figures = json.loads((folder / "bench.json").read_text())
+    aims = {
+        "tools64_aim_met": figures["tools64_over_raw"] >= 1.7,
+        "tools1000_aim_met": figures["tools1000_per_second"] >= 2_960,
+        "recover1000_aim_met": figures["recover1000_seconds"] <= 0.2,
+    }
+    assert {name: bool(figures[name]) for name in aims} == aims
+    told = [line.split()[0] for line in finished.stdout.splitlines() if " aim: " in line]
+    assert told == ["met" if met else "missed" for met in aims.values()]
 
 
 def test_help_says_what_it_does():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,36 @@ def test_the_two_bridges_differ_only_in_their_event_loop() -> None:
     pairs = zip(lines("bridge_trio.py"), lines("bridge_asyncio.py"), strict=True)
     differing = [pair for pair in pairs if pair[0] != pair[1]]
     assert all("trio" in ours or "start_soon" in ours for ours, _ in differing), differing
+
+
+RELEASED = ["test: done", "build: done", "publish: done"]
+
+
+def test_a_tool_killed_while_it_works_goes_on_where_it_was(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "tool.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert [first.stdout.readline() for _ in range(2)] == ["test …\n", "build …\n"]
+        first.kill()  # the first step is recorded, or the second would not have begun
+    assert first.returncode in {-signal.SIGKILL, 0}  # 0: it was done before the signal came
+
+    second = run("tool.py", cwd=tmp_path)
+    assert (second.returncode, second.stderr) == (0, "")
+    again, told = second.stdout.splitlines()[:-3], second.stdout.splitlines()[-3:]
+    assert told == RELEASED
+    assert again in [["build …", "publish …"], ["publish …"], []], "what was recorded is not done again"
+
+    third = run("tool.py", cwd=tmp_path)
+    assert (third.returncode, third.stderr) == (0, "")
+    assert third.stdout.splitlines() == RELEASED, "a finished call never runs again"
+    assert trio.run(check, f"sqlite:///{tmp_path / 'tools.db'}") == []
+
+
+def test_a_tool_has_ten_lines() -> None:
+    text = (EXAMPLES / "tool.py").read_text(encoding="utf-8")
+    (tool,) = [node for node in ast.parse(text).body if getattr(node, "name", None) == "release"]
+    declared = [line for line in text.splitlines() if "fp.Tool(" in line]
+    assert len(ast.unparse(tool).splitlines()) + len(declared) <= 10
 
 
 def test_the_chaos_test_finds_every_death_survived(tmp_path: Path) -> None:

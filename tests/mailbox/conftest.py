@@ -12,6 +12,7 @@ import pytest
 STORES = {
     "memory": lambda _folder: f"memory://{uuid4()}",
     "sqlite": lambda folder: f"sqlite:///{folder}/store.db",
+    "jsonl": lambda folder: f"jsonl:///{folder}/store.jsonl",
 }
 
 

@@ -1,4 +1,4 @@
-"""The memory store and the SQLite store, side by side: whatever is asked of them, they agree at every step."""
+"""The stores side by side: whatever is asked of them, they agree at every step."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ from fencepost.mailbox.records import (
     TransitionKind,
     TriggerRecord,
 )
+from fencepost.mailbox.stores.jsonl import JsonlStore
+from fencepost.mailbox.stores.jsonl_format import base_lines
+from fencepost.mailbox.stores.jsonl_reader import JsonlReader
 from fencepost.mailbox.stores.memory import MemoryStore
 from fencepost.mailbox.stores.sqlite import SqliteStore
-from fencepost.mailbox.stores.store import Load, LoadDeadLetters, LoadEvents
+from fencepost.mailbox.stores.store import RAW_TABLES, Load, LoadDeadLetters, LoadEvents
 
 
 class Opened:
@@ -171,6 +174,10 @@ mutations = st.builds(
 EVERYTHING = (Load(tuple(Query(kind) for kind in RECORD_TYPES)), LoadEvents(0, None), LoadDeadLetters(0, None))
 
 
+IN_MEMORY = Path("/dev/shm")
+"""Nothing loses power here, so where there is such a folder nobody waits for a disk."""
+
+
 def comparable(answer):
     if isinstance(answer, MutationRefused):
         return ("refused", answer.label, answer.table, answer.key)
@@ -180,24 +187,30 @@ def comparable(answer):
 class Agreement(RuleBasedStateMachine):
     @initialize()
     def open(self):
-        self.folder = tempfile.TemporaryDirectory()
-        path = Path(self.folder.name) / "store.db"
-        self.make = (lambda: MemoryStore(self.folder.name), lambda: SqliteStore(path))
+        self.folder = tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None)
+        folder = Path(self.folder.name)
+        self.log = folder / "store.jsonl"
+        self.make = (
+            lambda: MemoryStore(self.folder.name),
+            lambda: SqliteStore(folder / "store.db"),
+            lambda: JsonlStore(self.log),
+        )
         self.stores = [Opened(make()) for make in self.make]
+        self.follower = JsonlReader(self.log)
 
-    def both(self, *jobs):
-        ours, theirs = ([comparable(answer) for answer in store.run(*jobs)] for store in self.stores)
-        assert ours == theirs
-        return ours
+    def all(self, *jobs):
+        answers = [[comparable(answer) for answer in store.run(*jobs)] for store in self.stores]
+        assert answers[0] == answers[1] == answers[2]
+        return answers[0]
 
     @rule(batch=st.lists(mutations, min_size=1, max_size=4), load=st.integers(0, 4))
     def commit(self, batch, load):
-        self.both(*batch[:load], *EVERYTHING, *batch[load:])
+        self.all(*batch[:load], *EVERYTHING, *batch[load:])
 
     @rule(data=st.data())
     def write_what_follows(self, data):
         """Random records seldom follow each other, so take a stored one a step further."""
-        stored = [record for found in self.both(EVERYTHING[0])[0][:3] for record in found if record.VERSIONED]
+        stored = [record for found in self.all(EVERYTHING[0])[0][:3] for record in found if record.VERSIONED]
         if not stored:
             return
         record = data.draw(st.sampled_from(stored))
@@ -227,7 +240,7 @@ class Agreement(RuleBasedStateMachine):
             after = evolve(record, revision=record.revision + 1, **data.draw(changes))
         except CorruptRecord:
             return
-        self.both(Mutation(label="a.b", puts=(after,), events=(event(),)))
+        self.all(Mutation(label="a.b", puts=(after,), events=(event(),)))
 
     @rule(
         kind=st.sampled_from(RECORD_TYPES[:3]),
@@ -240,11 +253,13 @@ class Agreement(RuleBasedStateMachine):
     def ask(self, kind, where, descending, limit):
         known = {name: value for name, value in where.items() if name in kind.__annotations__}
         query = Query(kind, known, (), descending=descending, limit=limit)
-        (found,) = self.both(Load((query,)))
-        readers = [store.store.reader() for store in self.stores]
-        assert [reader.select(query) for reader in readers] == [found[0], found[0]]
-        assert len({reader.count(query) for reader in readers}) == 1
-        assert readers[0].events() == readers[1].events()
+        (found,) = self.all(Load((query,)))
+        readers = [*(store.store.reader() for store in self.stores), JsonlReader(self.log)]
+        for reader in (*readers, self.follower):
+            assert reader.select(query) == found[0]
+            assert reader.count(query) == len(readers[0].select(Query(kind, known)))
+            assert reader.events() == readers[0].events()
+            assert reader.dead_letters() == readers[0].dead_letters()
         for reader in readers:
             reader.close()
 
@@ -254,13 +269,39 @@ class Agreement(RuleBasedStateMachine):
             store.close()
         self.stores = [Opened(make()) for make in self.make]
 
+    @rule()
+    def compact(self):
+        store = self.stores[2].store
+        store._weights.live = store._compact_over = -1
+        before = self.log.stat()
+        store._compact_if_it_pays(store._log, store._shared.rows)
+        assert self.log.stat().st_ino != before.st_ino
+        readers = [*(store.store.reader() for store in self.stores), self.follower]
+        for table in RAW_TABLES:
+            raw = [sorted(repr(sorted(row.items())) for row in reader.raw(table)) for reader in readers]
+            assert raw == raw[:1] * 4
+        readers[1].close()
+
     @invariant()
     def all_is_the_same(self):
         if hasattr(self, "stores"):
-            self.both(*EVERYTHING)
+            self.all(*EVERYTHING)
+
+    @invariant()
+    def the_log_knows_what_is_live(self):
+        if hasattr(self, "stores"):
+            store = self.stores[2].store
+            lines, weights = base_lines(store._shared.rows, 1)
+            assert store._weights == weights
+            rows = store._shared.rows
+            items = sum(len(table.rows) for table in rows.tables.values()) + len(rows.events) + len(rows.dead_letters)
+            around = sum(map(len, lines)) - weights.live
+            assert 0 <= around <= 60 + 60 * len(lines) + items
+            assert store._log.size == self.log.stat().st_size
 
     def teardown(self):
         if hasattr(self, "stores"):
+            self.follower.close()
             for store in self.stores:
                 store.close()
             self.folder.cleanup()

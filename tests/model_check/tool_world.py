@@ -1,6 +1,6 @@
 """The tool core, in every interleaving of one batch of three: crashes, cancellations and ends from outside anywhere.
 
-As with the intents, nothing in here knows a rule: the steps are the shipped mutations of `tool_state`, applied to rows
+As with the intents, nothing in here knows a rule: the steps are the shipped mutations of `tool_writes`, applied to rows
 under the stores' own laws (`laws.FOREIGN_KEYS`), and after each of them the tool note's invariants are computed by
 hand.  Calls differ in what their tools declare; a restart may find each declaration changed or its tool gone.
 
@@ -18,22 +18,10 @@ from attrs import evolve
 
 from fencepost.actors.messages import ModelTurn
 from fencepost.actors.tool_messages import PlannedCall
+from fencepost.actors.tool_plan import plan, request_of
 from fencepost.actors.tool_results import Outcome, Progress, aborted, checkpoint_record, error_outcome, interrupted
-from fencepost.actors.tool_state import (
-    BatchState,
-    Orphan,
-    admit,
-    cancel,
-    clear_and_replay,
-    finalize,
-    judge_orphan,
-    place,
-    plan,
-    request_of,
-    settle,
-    stage_synthetic,
-    to_work_on,
-)
+from fencepost.actors.tool_state import BatchState, Orphan, judge_orphan, to_work_on
+from fencepost.actors.tool_writes import admit, cancel, clear_and_replay, finalize, place, settle, stage_synthetic
 from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.records import (
     ArgumentsRecord,

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
+from store_urls import KINDS, urls
 
-_NUMBERS = itertools.count()
 
-
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=KINDS)
 def url(request, tmp_path) -> str:
     """A store that outlives the runtimes on it, of each kind."""
-    if request.param == "memory":
-        return f"memory://test-{next(_NUMBERS)}"
-    return f"sqlite:///{tmp_path}/store.db"
+    return urls(tmp_path, request.param)("store")

@@ -582,7 +582,7 @@ async def test_memory_rows_are_judged_too() -> None:
         pane = Pane(there, "pane")
         await pane.launch()
         await pane.detect("op-1")
-        (row,) = memory._NAMED["bad"].tables[type(pane.state.intents[0])].rows.values()
+        (row,) = memory._NAMED["bad"].rows.tables[type(pane.state.intents[0])].rows.values()
         object.__setattr__(row, "state", IntentState.MATERIALIZED)
         assert found(await check("memory://bad")) == {
             (0, "incarnations", "incarnation-1"),

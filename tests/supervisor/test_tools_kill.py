@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from store_urls import urls
 from tool_scenarios import World, opened, rows, texts
 
 from fencepost.supervisor import check
@@ -62,16 +63,23 @@ def run_child(url: str, log: Path, nth: int, when: str) -> subprocess.CompletedP
     return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False, env=dict(os.environ))
 
 
-@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
-async def test_a_child_killed_at_each_commit_of_a_batch_of_three(tmp_path, when):
-    learned = await trio.to_thread.run_sync(
-        run_child, f"sqlite:///{tmp_path}/learn.db", tmp_path / "learn", 0, "before"
-    )
+@pytest.mark.parametrize(
+    ("kind", "when"),
+    [
+        ("sqlite", "after"),
+        pytest.param("sqlite", "before", marks=pytest.mark.slow),
+        pytest.param("jsonl", "after", marks=pytest.mark.slow),
+        pytest.param("jsonl", "before", marks=pytest.mark.slow),
+    ],
+)
+async def test_a_child_killed_at_each_commit_of_a_batch_of_three(tmp_path, kind, when):
+    url_of = urls(tmp_path, kind)
+    learned = await trio.to_thread.run_sync(run_child, url_of("learn"), tmp_path / "learn", 0, "before")
     assert learned.returncode == 0, learned.stderr
     commits = int(learned.stdout)
     assert commits >= 10
     for nth in range(1, commits + 1):
-        url, log = f"sqlite:///{tmp_path}/{nth}.db", tmp_path / f"log-{nth}"
+        url, log = url_of(str(nth)), tmp_path / f"log-{nth}"
         died = await trio.to_thread.run_sync(run_child, url, log, nth, when)
         assert died.returncode in {-signal.SIGKILL, 0}, died.stderr
         await judge(url, log, nth)

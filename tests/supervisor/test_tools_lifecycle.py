@@ -18,6 +18,7 @@ from fencepost.mailbox.records import (
     IncarnationRecord,
     OutcomeRecord,
 )
+from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     BatchMode,
     Checkpoint,
@@ -180,8 +181,8 @@ async def test_consumption_reads_exactly_what_it_needs(url, asked):
     async with opened(url, World()) as (_, pane):
         await pane.batch("op", "turn-1").wait()
     by_kind = {kind: [where for found, where in asked if found is kind] for kind, _ in asked}
-    assert by_kind[ArgumentsRecord] == [{"invocation_id": ids[0]}], "only what is replayed needs its arguments"
-    assert by_kind[CheckpointRecord] == [{"invocation_id": (ids[2],)}, {"invocation_id": ids[0]}]
+    assert by_kind[ArgumentsRecord] == [{"invocation_id": (ids[0],)}], "only what is replayed needs its arguments"
+    assert by_kind[CheckpointRecord] == [{"invocation_id": (ids[2],)}, {"invocation_id": (ids[0],)}]
     wanted = [name for where in by_kind[OutcomeRecord] for name in where["invocation_id"]]
     assert wanted == [ids[1]], "the one staged result of the earlier life"
 
@@ -514,6 +515,22 @@ async def test_the_exact_order_of_execution(url):
     ]  # fmt: skip
 
 
+async def test_no_effect_starts_before_its_intent_is_durable_however_many_are_admitted_together(url):
+    seen = []
+
+    async def execute(_arguments, invocation):
+        with open_reader(url) as reader:
+            stored = {row["invocation_id"]: row["status"] for row in reader.raw("calls")}
+            told = {event.data["invocation_id"] for event in reader.events() if event.kind == "tool_start"}
+        seen.append((stored[invocation.invocation_id], invocation.invocation_id in told))
+        return ToolResult("done")
+
+    async with open_supervisor(url, tools=[Tool("tool", execute)]) as supervisor:
+        calls = [call(f"n{number}", "tool") for number in range(20)]
+        await (await started(supervisor.pane("pane"), *calls)).wait()
+    assert seen == [("effect_pending", True)] * 20
+
+
 async def test_a_fresh_synthetic_result_starts_and_ends_in_its_staging(url):
     async with opened(url, World()) as (supervisor, pane):
         await (await started(pane, call("A", "absent"))).wait()
@@ -616,3 +633,23 @@ async def test_snapshots_show_running_and_settled_rows(url):
         world.let_go()
         await batch.wait()
         assert (await pane.snapshot()).running_tools == []
+
+
+async def test_what_a_snapshot_shows_is_the_readers_own(url):
+    world = World()
+    world.hold("A")
+    async with opened(url, world) as (_, pane):
+        batch = await started(pane, call("A"), call("B"))
+        await until(batch, "effect_pending", "outcome_ready")
+        await world.running["A"].wait()
+        running, settled = (await pane.snapshot()).running_tools
+        for row in (running, settled):
+            row.result.content[0]["text"] = "scribbled"
+            row.result.content.clear()
+        running.result.details["half"] = "scribbled"
+        again, settled_again = (await pane.snapshot()).running_tools
+        assert again.result.content == [{"type": "text", "text": "A saved"}]
+        assert again.result.details == {"half": True}
+        assert settled_again.result.content == [{"type": "text", "text": "B done"}]
+    async with opened(url, World()) as (_, pane):
+        assert texts((await pane.batch("op", "turn-1").wait()).entries)[0].startswith("A saved")

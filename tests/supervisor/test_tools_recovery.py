@@ -10,6 +10,7 @@ import trio
 import trio.lowlevel
 from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
+from fencepost.actors.tool_steps import StepQueue
 from fencepost.supervisor import (
     Applied,
     CapabilityExpired,
@@ -161,19 +162,19 @@ async def test_cancellation_never_replays_a_restored_call(url):
 
 
 async def test_a_cancel_between_clearing_the_old_progress_and_the_replay_keeps_what_it_showed(url, monkeypatch):
-    from fencepost.actors.tool_batch_actor import ToolBatchActor
-
     world = World()
     await interrupted_in(url, world, call("A", "safe"))
-    commit, cancelled = ToolBatchActor._commit, []
+    commit, cancelled = StepQueue._commit, []
 
-    async def cancelling(self, transition, mutation):
-        done = await commit(self, transition, mutation)
-        if transition == "replay":
-            cancelled.append(await self._request_cancel("just now"))
-        return done
+    async def cancelling(self, mutation, steps):
+        await commit(self, mutation, [])
+        if self._transition == "replay":
+            cancelled.append(await self._actor.request_cancel("just now"))
+        for step in steps:
+            if step.then is not None:
+                step.then()
 
-    monkeypatch.setattr(ToolBatchActor, "_commit", cancelling)
+    monkeypatch.setattr(StepQueue, "_commit", cancelling)
     async with opened(url, world) as (_, pane):
         outcome = await pane.batch("op", "turn-1").wait()
     assert cancelled == [True]
@@ -623,6 +624,21 @@ async def test_external_finalization_leaves_nothing_and_no_late_task_recreates_i
         other = await pane.start_batch("op-2", batch_turn(2), "assistant", [call("X")])
         await other.wait()
     for table in ("call_arguments", "memos", "checkpoints", "outcomes"):
+        assert rows(url, table) == []
+    assert await check(url) == []
+
+
+async def test_the_end_from_outside_removes_what_a_crash_left(url):
+    world = World()
+    await interrupted_in(url, world, call("A", "memoized"), call("B", "memoized"))
+    assert len(rows(url, "memos")) == 6
+    assert len(rows(url, "checkpoints")) == 2
+    world.hold("A", "B")
+    async with opened(url, world) as (_, pane):
+        await world.running["A"].wait()
+        await world.running["B"].wait()
+        assert await pane.batch("op", "turn-1").finalize_externally() == Applied()
+    for table in ("call_arguments", "memos", "checkpoints", "outcomes", "calls"):
         assert rows(url, table) == []
     assert await check(url) == []
 

@@ -1,0 +1,42 @@
+"""Who owns a store that is a file: an `flock` on `FILE.lock`.
+
+The kernel lets go of it however the process ends, and it holds between two runtimes of one process too.  The lock is on
+a file of its own because the store's may be replaced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from fencepost.mailbox.errors import StoreFault, StoreOwned
+
+__all__ = ["take_lock"]
+
+
+def take_lock(path: Path) -> int:
+    """Return the descriptor that owns the store at `path`; closing it gives the store back.
+
+    `path` has no link in it (`Path.resolve`): one file, one lock, by whatever link it was reached.  Raises `StoreOwned`
+    with what the holder wrote of itself, or `StoreFault` where no lock can be made.
+    """
+    lock_path = path.with_name(f"{path.name}.lock")
+    try:
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StoreFault(f"{path}: cannot make the lock beside it: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+        os.pwrite(lock, f"process {os.getpid()}, since {since} UTC\n".encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise StoreOwned(str(path), holder or "a process that has not said its name yet") from error
+    except OSError as error:
+        os.close(lock)
+        raise StoreFault(f"{path}: cannot lock it: {error}") from error
+    return lock
