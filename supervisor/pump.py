@@ -80,8 +80,7 @@ class ChannelPump:
         """
         while self._stopped is None:
             for event in await self._poll():
-                await self._carry(event)
-                if self._stopped is not None:
+                if not await self._carry(event):
                     break
         return self._stopped
 
@@ -108,7 +107,7 @@ class ChannelPump:
         except Exception:  # noqa: BLE001 - it is not there yet
             await _pause(self._retry_seconds)
 
-    async def _carry(self, event: MailboxEvent) -> None:
+    async def _carry(self, event: MailboxEvent) -> bool:
         """Write one event and acknowledge it; whatever goes wrong on the way stops the pump for good."""
         try:
             if event.event_id not in self._written:
@@ -118,9 +117,11 @@ class ChannelPump:
                 raise ConnectionError(f"the service did not say that {event.event_id} is acknowledged")
         except Exception as cause:  # noqa: BLE001 - the event may or may not have got through
             self._stopped = PumpStopped(event.event_id, cause)
+            return False
         except BaseException as cause:
             self._stopped = PumpStopped(event.event_id, cause)
             raise
+        return True
 
 
 async def _pause(seconds: float) -> None:
