@@ -434,6 +434,7 @@ def explore(world: World) -> Found:
     while waiting:
         state = waiting.popleft()
         ends += all(bridge.done == len(wanted) for bridge, wanted in zip(state.bridges, world.wanted, strict=True))
+        name = "nothing"
         try:
             for name, after in steps(state, world):
                 transitions += 1
