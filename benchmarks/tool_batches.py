@@ -1,13 +1,14 @@
 """Tool batches, their recovery and their checkpoints, measured through the public calls.
 
-A store with unresolved calls is made as a death makes it: `Chaos` kills the whole runtime in the commit that admits the
-last of the effects, while none of them has come to its end.  Each round then opens a copy of those files, so that the
+A store with unresolved calls is made as a death makes it: `Chaos` kills the whole runtime when all of the effects have
+begun and none of them has come to its end.  Each round then opens a copy of those files, so that the
 death is the same one every time.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import secrets
 import shutil
 import time
@@ -75,9 +76,11 @@ def leave_unresolved(path: Path, panes: int, calls: int) -> list[str]:
     """Make a store whose runtime was killed with so many effects begun in each of so many panes; return their ids."""
     pane_ids = [new_id() for _ in range(panes)]
     chaos = Chaos()
-    chaos.kill_at("batch.admit/committed", nth=panes * calls, what="runtime")
+    begun, all_begun = itertools.count(1), trio.Event()
 
     async def never_over(_arguments: object, _invocation: InvocationView) -> ToolResult:
+        if next(begun) == panes * calls:
+            all_begun.set()
         await trio.sleep_forever()
         raise AssertionError
 
@@ -96,6 +99,10 @@ def leave_unresolved(path: Path, panes: int, calls: int) -> list[str]:
         ):
             for pane_id in pane_ids:
                 nursery.start_soon(work, supervisor.pane(pane_id))
+            await all_begun.wait()
+            chaos.kill_at("pane.sync_status/received", what="runtime")
+            with suppress(StoreFault):
+                await supervisor.pane(pane_ids[0]).sync_status()
 
     with suppress(StoreFault):
         trio.run(run)

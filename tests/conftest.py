@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import signal
 import sysconfig
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def pytest_configure(config: pytest.Config) -> None:
     spec = importlib.util.find_spec("mailbox")
     if spec is None or not Path(str(spec.origin)).is_relative_to(sysconfig.get_path("stdlib")):
         raise pytest.UsageError("the standard library's mailbox is shadowed: call `pytest`, not `python -m pytest`")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background jobs inherit that, and the tests of Ctrl-C would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[SEED] = int(os.environ.get("FENCEPOST_SEED") or secrets.randbits(32))
     settings.load_profile("sweep" if config.getoption("markexpr") == "slow" else "everyday")
 
