@@ -130,7 +130,7 @@ class DeliveryDesk:
         outbound = cast("Deliver", envelope.message).outbound
         mechanism = self.mechanisms.get(outbound.via)
         if mechanism is None:
-            raise UnmappedMechanism(outbound.via, "was not registered with this runtime")
+            raise UnmappedMechanism(outbound.via)
         try:
             report = await self._report_instead(outbound)
         except CorruptRecord as damage:
@@ -161,7 +161,7 @@ class DeliveryDesk:
         if self.pending is not None:
             return blocked_report(self.pending.message)
         if self.row is not None and self.row.outcome is None:
-            return blocked_report(self.row)
+            return pending_report(self.row) if known is not None and self._goes_on() else blocked_report(self.row)
         if not outbound.text.strip():
             return _rejected(outbound, "the text is blank")
         return None
@@ -279,7 +279,7 @@ class DeliveryDesk:
             case Deadline.POLL:
                 self.actor.answer(self.waiting.pollers.pop(subject), [])
             case Deadline.GRACE:
-                await self._seats.nobody_polled()
+                await self._seats.nobody_polled(subject)
             case Deadline.REPLY:
                 await self._seats.close_window(subject)
             case Deadline.ACKNOWLEDGEMENT:
@@ -300,6 +300,16 @@ class DeliveryDesk:
         scope = self.waiting.sending.get(delivery_id)
         if scope is not None:
             scope.cancel()
+
+    def _goes_on(self) -> bool:
+        """Whether the unresolved delivery is a chat turn that its callers no longer wait for: it was said to be pending."""
+        row = self.row
+        return (
+            row is not None
+            and row.mechanism == "channel_turn"
+            and row.delivery_id in self.waiting.sending
+            and (Deadline.ANSWER, row.delivery_id) not in self.waiting.alarms
+        )
 
     async def _silence(self, delivery_id: str, detail: str) -> None:
         if self.row is not None and self.row.delivery_id == delivery_id:
@@ -365,7 +375,6 @@ class DeliveryDesk:
         message = self.pending.message
         now = self.system.clock.now_ns()
         row = never_sent(message, said, now)
-        self.disarm(Deadline.GRACE, message.delivery_id)
         await self._commit_first(transition, row, reported_event(row, now))
         self.answer_all(message.delivery_id, row)
 
@@ -399,6 +408,7 @@ class DeliveryDesk:
         """Commit the first row of the pending delivery; refused, as when its id was used elsewhere, it is dropped."""
         assert self.pending is not None
         pending, self.pending = self.pending, None
+        self.disarm(Deadline.GRACE, pending.message.delivery_id)
         try:
             await self._commit(transition, row, event)
         except MutationRefused as refused:

@@ -119,7 +119,7 @@ class InboundDesk:
             Query(FenceRecord, key),
             Query(TombstoneRecord, key),
             Query(AcceptanceRecord, key),
-            Query(SettlementRecord, key),
+            Query(SettlementRecord, {**key, "pane_id": self._pane_id}),
         )
         return Traces(
             binding=binding_of(self._live()),
@@ -183,6 +183,11 @@ class InboundDesk:
         try:
             await self._write_fence(asked)
             await self._write_tombstone(asked)
+        except MutationRefused as refused:
+            if refused.table == TombstoneRecord.TABLE:
+                await self._clear_fence()  # another pane has this id: nothing of ours is, or ever will be, under way
+            return uncertain(asked, f"this id was attempted elsewhere at the same time: {refused}")
+        try:
             acceptance = await self._write_acceptance(asked, text)
             run = await self._publish(acceptance)
         except MutationRefused as refused:
@@ -296,7 +301,8 @@ class InboundDesk:
     async def settle(self, delivery_id: str, approval: str) -> Answer | None:
         """Free the pane from a pending original nobody can resolve; None if the id left no trace here (DA-5)."""
         traces = await self._traces(delivery_id)
-        if traces.acceptance is not None or traces.settlement is not None:
+        accepted_here = traces.acceptance is not None and traces.acceptance.pane_id == self._pane_id
+        if accepted_here or traces.settlement is not None:
             return Unchanged()
         fence = traces.fence
         if fence is None or fence.delivery_id != delivery_id:

@@ -19,7 +19,7 @@ from fencepost.actors.inbound_desk import InboundDesk
 from fencepost.actors.messages import Reason
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord, RunRecord
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.errors import CorruptRecord, UnmappedMechanism
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import IncarnationRecord, Record
 
@@ -62,12 +62,12 @@ class PaneDeliveries:
             await self._take_up()
 
     async def _served(self, handler: Callable[[Envelope], Awaitable[None]], envelope: Envelope) -> None:
-        """Serve one call; a record that cannot be read is its caller's trouble and not the pane's."""
+        """Serve one call; a record that cannot be read, or a way there is not, is its caller's trouble, not the pane's."""
         await self._take_up()
         try:
             await handler(envelope)
-        except CorruptRecord as damage:
-            envelope.reply.fail(damage)
+        except (CorruptRecord, UnmappedMechanism) as error:
+            envelope.reply.fail(error)
 
     async def _take_up(self) -> None:
         """Once an activation: what was under way when the last one ended.  Damage shows again where it matters."""
