@@ -47,6 +47,7 @@ from fencepost.actors.delivery_messages import (
     Outbound,
     SendingMechanism,
     TurnEnd,
+    text_of,
 )
 from fencepost.actors.delivery_native import NativeSends
 from fencepost.actors.delivery_seats import Seats
@@ -63,6 +64,7 @@ from fencepost.actors.delivery_state import (
     proves,
     report_of,
     reported_event,
+    unreadable_report,
     words,
 )
 from fencepost.actors.delivery_waiting import Pending, Waiting
@@ -79,6 +81,8 @@ __all__ = ["DeliveryDesk"]
 
 Mailbox: TypeAlias = HeadSeatOutbox | FleetSeatMailbox
 
+NATIVE: Final = "harness_seat"
+"""The mechanism whose deliveries a transcript can prove."""
 INTERRUPTED: Final = "the runtime, or its actor, ended while it was under way"
 
 
@@ -134,16 +138,8 @@ class DeliveryDesk:
         try:
             report = await self._report_instead(outbound)
         except CorruptRecord as damage:
-            said = words(outbound.via, Heard.SILENCE)
-            report = DeliveryReport(
-                delivery_id=outbound.delivery_id,
-                stage=None,
-                stop=Stop.UNCERTAIN,
-                mechanism=outbound.via,
-                outcome=said.outcome,
-                native=said.native,
-                detail=f"nothing was sent, because a record of this mechanism cannot be read: {damage}",
-            )
+            detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {damage}"
+            report = unreadable_report(outbound.delivery_id, outbound.via, detail)
         if report is None and self.row is not None and self._native.can_inspect(self.row):
             self._native.look_again(self.row, envelope)
         elif report is None and self.row is not None:
@@ -320,7 +316,12 @@ class DeliveryDesk:
 
     async def _reconcile(self, envelope: Envelope) -> None:
         message = cast("ReconcileDelivery", envelope.message)
-        row = await self.find(message.delivery_id)
+        try:
+            row = await self.find(message.delivery_id)
+        except CorruptRecord as damage:
+            detail = f"its record cannot be read: {damage}"
+            self.actor.answer(envelope, unreadable_report(message.delivery_id, NATIVE, detail))
+            return
         if row is None:
             raise InvalidTransition(f"there is no delivery {message.delivery_id} to this pane")
         if row.uncertain and row.abandoned_at is None and proves(row, message.evidence):
@@ -480,4 +481,4 @@ def _outcome_of(mechanism: str, said: object) -> MechanismOutcome:
         case TurnEnd(outcome, native, text):
             return MechanismOutcome(outcome, native, None, text)
         case _:
-            return words(mechanism, Heard.SILENCE, f"it answered {said!r}")
+            return words(mechanism, Heard.SILENCE, f"it answered {text_of(said)}")

@@ -25,6 +25,7 @@ from fencepost.actors.inbound_state import (
     Asked,
     Traces,
     accepted_event,
+    accepted_exactly,
     binding_of,
     ended_events,
     judge_lookup,
@@ -97,10 +98,19 @@ class InboundDesk:
             await self._commit("recover_inbound", puts=ended, events=events)
 
     async def _unpublished(self, fence: FenceRecord) -> AcceptanceRecord | None:
-        """The acceptance of the pending original, if it has no run yet."""
-        key = {"delivery_id": fence.delivery_id, "pane_id": self._pane_id}
-        acceptances, runs = await self._load(Query(AcceptanceRecord, key), Query(RunRecord, key))
-        return cast("AcceptanceRecord", acceptances[0]) if acceptances and not runs else None
+        """The acceptance of the pending original, if all its evidence can be read and fits and it has no run yet."""
+        asked = Asked(
+            delivery_id=fence.delivery_id,
+            pane_id=fence.pane_id,
+            binding=fence.binding,
+            fingerprint=fence.fingerprint,
+        )
+        try:
+            traces = await self._traces(fence.delivery_id)
+            (runs,) = await self._load(Query(RunRecord, {"delivery_id": fence.delivery_id}))
+        except CorruptRecord:
+            return None
+        return traces.acceptance if accepted_exactly(asked, traces) and not runs else None
 
     # -- looking --
 
@@ -164,6 +174,8 @@ class InboundDesk:
         assert post.binding is not None
         try:
             verdict = judge_post(self._pane_id, post, await self._traces(post.delivery_id))
+            if isinstance(verdict, Accept):
+                verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
         except CorruptRecord as damage:
             asked = Asked(
                 delivery_id=post.delivery_id,
@@ -172,8 +184,6 @@ class InboundDesk:
                 fingerprint=fingerprint_of(post.text),
             )
             verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
-        if isinstance(verdict, Accept):
-            verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
         await self._answer(envelope, verdict)
 
     async def _accept_new(self, asked: Asked, text: str) -> Receipt:

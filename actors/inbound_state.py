@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from fencepost.actors.delivery_messages import AcceptedTurn, InboundPost, Receipt, TurnEnd
+from fencepost.actors.delivery_messages import AcceptedTurn, InboundPost, Receipt, TurnEnd, text_of
 from fencepost.mailbox.claim import ABANDONED, fingerprint_of
 from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
 from fencepost.mailbox.delivery_records import (
@@ -51,6 +51,7 @@ __all__ = [
     "Asked",
     "Traces",
     "accepted_event",
+    "accepted_exactly",
     "binding_of",
     "ended_events",
     "judge_lookup",
@@ -150,7 +151,7 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
         return Answered(uncertain(asked, "no harness session is live in this pane, and there is a trace of a message"))
     if asked.binding != traces.binding:
         return Answered(uncertain(asked, "another session is live in this pane"))
-    if _accepted_exactly(asked, traces):
+    if accepted_exactly(asked, traces):
         return Answered(stored(asked), clears=traces.fence is not None and asked.is_of(traces.fence))
     if not traces.none_of_the_id:
         return Answered(uncertain(asked, "this id was attempted before, and nothing proves that this was accepted"))
@@ -165,7 +166,7 @@ def judge_lookup(asked: Asked, traces: Traces) -> Answered:
         return Answered(uncertain(asked, ABANDONED))
     if asked.binding != traces.binding:
         return Answered(uncertain(asked, "another session, or none, is live in this pane"))
-    if not _accepted_exactly(asked, traces):
+    if not accepted_exactly(asked, traces):
         return Answered(uncertain(asked, "nothing proves that this was accepted"))
     if traces.fence is None:
         return Answered(stored(asked))
@@ -174,7 +175,7 @@ def judge_lookup(asked: Asked, traces: Traces) -> Answered:
     return Answered(stored(asked), clears=True)
 
 
-def _accepted_exactly(asked: Asked, traces: Traces) -> bool:
+def accepted_exactly(asked: Asked, traces: Traces) -> bool:
     """Whether there is a readable acceptance with exactly this evidence, and nothing that contradicts it."""
     acceptance, tombstone = traces.acceptance, traces.tombstone
     return (
@@ -248,7 +249,7 @@ def stored(asked: Asked) -> Receipt:
 
 def wrapped(asked: Asked, text: str) -> str:
     """The text as a model may be shown it: fenced by tags that nothing within it can close."""
-    inside = re.sub(rf"<(/?\s*{_TAG})", r"&lt;\1", text, flags=re.IGNORECASE)
+    inside = re.sub(rf"<(\s*/?\s*{_TAG})", r"&lt;\1", text, flags=re.IGNORECASE)
     pane = html.escape(asked.pane_id, quote=True)
     return f'<{_TAG} pane="{pane}" delivery-id="{asked.delivery_id}">\n{inside}\n</{_TAG}>'
 
@@ -293,8 +294,8 @@ def _reach_of(run: RunRecord) -> Reach:
 def known_end(end: object) -> TurnEnd:
     """What a dispatcher answered, in words the ladder knows; what it does not know is a failure of unknown kind."""
     if not isinstance(end, TurnEnd):
-        return TurnEnd("failed", storable_text(f"the dispatcher answered {end!r}"))
-    said = TurnEnd(storable_text(str(end.outcome)), None if end.native is None else storable_text(str(end.native)))
+        return TurnEnd("failed", f"the dispatcher answered {text_of(end)}")
+    said = TurnEnd(text_of(end.outcome), None if end.native is None else text_of(end.native))
     try:
         reach = report("channel_turn", said.outcome, said.native)
     except UnmappedMechanism:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import Call
@@ -24,6 +24,8 @@ from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import IncarnationRecord, Record
 
 __all__ = ["PaneDeliveries"]
+
+R = TypeVar("R", bound=Record)
 
 
 class PaneDeliveries:
@@ -75,20 +77,19 @@ class PaneDeliveries:
             return
         self._loaded = True
         pane = {"pane_id": self._pane_id}
-        try:
-            (rows,) = await self._load(Query(DeliveryRecord, {**pane, "resolved_at": None}))
-            await self._out.take_up(cast("DeliveryRecord | None", next(iter(rows), None)))
-        except CorruptRecord:
-            await self._out.take_up(None)
-        try:
-            fences, runs = await self._load(Query(FenceRecord, pane), Query(RunRecord, {**pane, "ended_at": None}))
-            fence = cast("FenceRecord | None", next(iter(fences), None))
-            await self._in.take_up(fence, cast("list[RunRecord]", runs))
-        except CorruptRecord:
-            await self._in.take_up(None, ())
+        rows = await self._readable(Query(DeliveryRecord, {**pane, "resolved_at": None}))
+        await self._out.take_up(next(iter(rows), None))
+        fences = await self._readable(Query(FenceRecord, pane))
+        runs = await self._readable(Query(RunRecord, {**pane, "ended_at": None}))
+        await self._in.take_up(next(iter(fences), None), runs)
 
-    async def _load(self, *queries: Query[Record]) -> list[list[Record]]:
-        return await self._actor.system.line.load(*queries)
+    async def _readable(self, query: Query[R]) -> list[R]:
+        """The rows, or none where they cannot be read: what is damaged keeps the rest from nothing."""
+        try:
+            (rows,) = await self._actor.system.line.load(query)
+        except CorruptRecord:
+            return []
+        return rows
 
     async def _settle(self, envelope: Envelope) -> None:
         """An operator's word about an id, in whichever direction it went (D-19)."""
