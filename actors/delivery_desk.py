@@ -298,7 +298,7 @@ class DeliveryDesk:
             scope.cancel()
 
     def _goes_on(self) -> bool:
-        """Whether the unresolved delivery is a chat turn that its callers no longer wait for: it was said to be pending."""
+        """Whether the unresolved delivery is a chat turn that goes on, and was said to be pending."""
         row = self.row
         return (
             row is not None

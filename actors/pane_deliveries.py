@@ -64,7 +64,7 @@ class PaneDeliveries:
             await self._take_up()
 
     async def _served(self, handler: Callable[[Envelope], Awaitable[None]], envelope: Envelope) -> None:
-        """Serve one call; a record that cannot be read, or a way there is not, is its caller's trouble, not the pane's."""
+        """Serve one call; an unreadable record or an unknown mechanism is its caller's trouble and not the pane's."""
         await self._take_up()
         try:
             await handler(envelope)

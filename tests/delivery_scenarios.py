@@ -268,7 +268,10 @@ async def head_acknowledged_late(url: str, chaos: Chaos, world: World) -> None:
 async def fleet_consumed(url: str, chaos: Chaos, world: World) -> None:
     async with opened(url, world, chaos, times=_QUICK) as (_, pane):
         await _by_seat(
-            pane, world, "fleet_seat", lambda event_id: insist(world, pane.acknowledge_event, event_id, "queued", "turn")
+            pane,
+            world,
+            "fleet_seat",
+            lambda event_id: insist(world, pane.acknowledge_event, event_id, "queued", "turn"),
         )
 
 
@@ -443,7 +446,9 @@ async def _judge_inbound(pane, world: World, attempted: set[str]) -> list[str]:
         worked = world.work[delivery_id]
         text = "from the pane" if delivery_id == FIRST else "a second one"
         receipt = await pane.accept(InboundPost(delivery_id, binding, text))
-        was_stored = any(isinstance(told, Receipt) and told.received for told in world.told if told.delivery_id == delivery_id)
+        was_stored = any(
+            isinstance(told, Receipt) and told.received for told in world.told if told.delivery_id == delivery_id
+        )
         if was_stored and not receipt.received and delivery_id not in world.forgotten:
             wrong.append(f"{delivery_id} was stored and is {receipt.stop} now: {receipt.detail}")
         if world.work[delivery_id] != worked:

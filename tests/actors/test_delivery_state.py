@@ -158,7 +158,7 @@ def test_a_new_complete_entry_in_the_original_session_proves_it():
     session(OLD, NEW, agent="b"),
     session(entries=None),
     session(),
-], ids=["older", "fragment", "role", "role's case", "text", "session", "pane", "agent", "unreadable", "nothing"])  # fmt: skip
+], ids=["older", "fragment", "role", "case", "text", "session", "pane", "agent", "unreadable", "none"])  # fmt: skip
 def test_everything_else_proves_nothing(shown):
     assert not proves(sent(OLD), shown)
 

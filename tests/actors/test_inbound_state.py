@@ -106,10 +106,7 @@ def test_6_2_a_lookup_against_every_combination_of_traces():
         verdict = judge_lookup(ASKED, traces)
         assert isinstance(verdict, Answered)
         stored = (
-            traces.settlement is None
-            and traces.binding == BOUND
-            and proved(traces)
-            and traces.fence in (None, FENCE)
+            traces.settlement is None and traces.binding == BOUND and proved(traces) and traces.fence in (None, FENCE)
         )
         receipt = verdict.receipt
         assert (receipt.stage, receipt.stop) == ((Stage.STORED, None) if stored else (None, Stop.UNCERTAIN)), traces
@@ -153,7 +150,9 @@ def test_what_a_dispatcher_answers_becomes_an_end_the_ladder_knows(end):
     assert known.native
 
 
-@pytest.mark.parametrize("end", [TurnEnd("settled"), TurnEnd("waiting_user"), TurnEnd("failed", "stalled"), TurnEnd("failed")])
+@pytest.mark.parametrize(
+    "end", [TurnEnd("settled"), TurnEnd("waiting_user"), TurnEnd("failed", "stalled"), TurnEnd("failed")]
+)
 def test_a_known_end_stays_what_it_is(end):
     assert known_end(end) == end
 

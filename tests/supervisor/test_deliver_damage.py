@@ -1,4 +1,4 @@
-"""Damaged evidence answers UNCERTAIN, opening never fails, other panes go on: contract DA-1, DA-7, protocol 3 and 6.2."""
+"""Damaged evidence answers UNCERTAIN, the store opens, other panes go on: contract DA-1, DA-7, protocol 3 and 6.2."""
 
 from __future__ import annotations
 
@@ -269,4 +269,3 @@ async def test_a_damaged_run_keeps_nobody_from_opening_and_nothing_from_working(
         assert (await pane.accept(InboundPost(B, binding, TEXT))).received
         assert "actor.crashed" not in {kind for kind, _ in await stored_events(supervisor)}
     assert world.work == {A: 1, B: 1}
-

@@ -28,7 +28,17 @@ from fencepost.supervisor import (
 
 A, B = uid(1), uid(2)
 MEBI = 1_048_576
-BAD_IDS = ["", "x", "not-a-uuid", A + "\n", " " + A, A.replace("-", ""), "{" + A + "}", A.replace("0", "F", 1), "ü" * 36]
+BAD_IDS = [
+    "",
+    "x",
+    "not-a-uuid",
+    A + "\n",
+    " " + A,
+    A.replace("-", ""),
+    "{" + A + "}",
+    A.replace("0", "F", 1),
+    "ü" * 36,
+]
 NO_IDS = [None, 17, A.encode(), ["x"]]
 BAD_DIGESTS = ["", "b" * 63, "b" * 65, "B" * 64, "g" * 64, "b" * 64 + "\n", None, 17, b"b" * 64]
 
@@ -62,7 +72,9 @@ async def test_a_lookup_refuses_what_is_no_binding_and_no_fingerprint(value):
             await pane.receipt(A, "b" * 64, value)
 
 
-@pytest.mark.parametrize("arguments", [(None, "head_seat"), (b"x", "head_seat"), ("x", None), ("x", 3), ("x", "head_seat", 3)])
+@pytest.mark.parametrize(
+    "arguments", [(None, "head_seat"), (b"x", "head_seat"), ("x", None), ("x", 3), ("x", "head_seat", 3)]
+)
 def test_an_outbound_of_wrong_types_cannot_be_made(arguments):
     with pytest.raises(TypeError):
         Outbound(*arguments)
@@ -231,7 +243,7 @@ async def test_no_text_can_close_what_wraps_it(tag):
 async def test_a_pane_id_cannot_leave_its_attribute():
     world = World()
     async with opened("memory://", world) as (supervisor, _):
-        pane = supervisor.pane('p"><script>\'')
+        pane = supervisor.pane("p\"><script>'")
         await pane.launch("claude-code", "session-1")
         await pane.accept(InboundPost(A, (await pane.binding()).binding, "hello"))
         await world.reached.wait()
@@ -271,7 +283,9 @@ async def test_whatever_a_control_answers_the_pane_lives_on(answer):
     assert world.sends == {A: 1}
 
 
-@pytest.mark.parametrize("answer", [Rude(), TurnEnd(Rude()), TurnEnd("settled", Rude()), TurnEnd("settled", text=Rude())])
+@pytest.mark.parametrize(
+    "answer", [Rude(), TurnEnd(Rude()), TurnEnd("settled", Rude()), TurnEnd("settled", text=Rude())]
+)
 async def test_whatever_a_runner_and_a_dispatcher_answer_the_pane_lives_on(answer):
     world = World(ends=answer, answers=answer)
     async with opened("memory://", world) as (supervisor, pane):

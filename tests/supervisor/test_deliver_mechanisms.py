@@ -1,4 +1,4 @@
-"""What each mechanism reports, row by row: protocol-delivery.md sections 1.4, 2 and 4, contract D-4 to D-11, D-17, D-18."""
+"""What each mechanism reports, row by row: protocol-delivery.md sections 1.4, 2 and 4, contract D-4 to D-18."""
 
 from __future__ import annotations
 
@@ -318,7 +318,9 @@ NATIVE_ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("says", "expected"), NATIVE_ROWS, ids=lambda value: repr(value)[:60].encode("ascii", "replace").decode())
+@pytest.mark.parametrize(
+    ("says", "expected"), NATIVE_ROWS, ids=lambda value: repr(value)[:60].encode("ascii", "replace").decode()
+)
 async def test_2_3_each_word_of_a_harness_control(says, expected):
     world = World(says=says)
     async with opened("memory://", world) as (_, pane):
@@ -326,7 +328,6 @@ async def test_2_3_each_word_of_a_harness_control(says, expected):
         assert said(report)[1:] == expected
         assert report.delay == getattr(says, "delay", None)
     assert world.sends == {A: 1}
-
 
 
 async def test_2_3_silence_is_unconfirmed(autojump_clock):
@@ -498,7 +499,10 @@ async def test_d_10_a_mechanism_without_a_mapping_is_not_offered(url, name):
 
 async def test_d_10_an_unregistered_via_is_the_callers_mistake_and_nobody_elses(url):
     world = World()
-    async with opened(url, world, mechanisms=world.mechanisms()[:2]) as (supervisor, pane), trio.open_nursery() as nursery:
+    async with (
+        opened(url, world, mechanisms=world.mechanisms()[:2]) as (supervisor, pane),
+        trio.open_nursery() as nursery,
+    ):
         report = await taken(pane, world, head(), nursery)
         for via in ("harness_seat", "swarm"):
             with pytest.raises(UnmappedMechanism) as raised:

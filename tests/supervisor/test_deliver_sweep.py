@@ -1,4 +1,4 @@
-"""Death at every point of every delivery: nothing leaves twice, nothing is worked on twice, no answer becomes untrue."""
+"""Death at every point of every delivery: nothing leaves or is worked on twice, and no answer becomes untrue."""
 
 from __future__ import annotations
 

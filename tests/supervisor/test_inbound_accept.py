@@ -42,7 +42,8 @@ async def ended(supervisor, count=1) -> list[tuple[str, dict]]:
             if event.kind in {"delivery.accepted", "delivery.failed", "delivery.ended"}:
                 found.append((event.kind, dict(event.data)))
             if sum(kind != "delivery.accepted" for kind, _ in found) == count:
-                return found
+                break
+    return found
 
 
 async def fenced(url: str, world: World, boundary: str = "pane.fence/applied", post=None) -> str:

@@ -170,7 +170,7 @@ async def test_7_s7_before_clearing_the_fence(url, point, ends):
             await pane.accept(InboundPost(A, binding, TEXT))
     assert [name for name, table in TABLES.items() if rows(url, table)] == list(TABLES)
     worked = dict(world.work)
-    async with opened(url, world) as (supervisor, pane):
+    async with opened(url, world) as (_, pane):
         assert (await pane.accept(InboundPost(B, binding, TEXT))).stop is Stop.UNCERTAIN
         assert (await pane.receipt(A, binding, PRINT)).stage is Stage.STORED
         assert rows(url, "inbound_fences") == []
