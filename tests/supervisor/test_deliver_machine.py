@@ -125,7 +125,9 @@ POINTS = {
     "pane.publish/applied": ("fence", "tombstone", "acceptance"),
 }
 
-ids = st.sampled_from([uid(n) for n in range(1, 6)])
+OPEN = "the one under way"
+ids = st.sampled_from([uid(n) for n in range(1, 5)])
+targets = st.sampled_from([OPEN, OPEN, OPEN, uid(1), uid(2)])
 texts = st.sampled_from(["one text", "another text"])
 vias = st.sampled_from([*SEATS, "harness_seat", "channel_turn"])
 
@@ -208,6 +210,13 @@ class Machine(RuleBasedStateMachine):
     def open_row(self) -> tuple[str, Sent] | None:
         return next(((one, row) for one, row in self.sent.items() if row.unresolved), None)
 
+    def target(self, delivery_id: str) -> str:
+        """The id a rule is about: often the one something can still happen to."""
+        if delivery_id != OPEN:
+            return delivery_id
+        row = self.open_row()
+        return row[0] if row else self.queued[0] if self.queued else self.fence or uid(3)
+
     def heard(self, delivery_id: str, reach: str) -> None:
         """The model hears of a delivery; whoever waits for it is told."""
         row = self.sent[delivery_id]
@@ -263,6 +272,23 @@ class Machine(RuleBasedStateMachine):
         else:
             self.deliver_free(outbound, said, ended, held)
 
+    @precondition(lambda self: self.queued is None and self.open_row() is None)
+    @rule(delivery_id=ids, via=st.sampled_from(SEATS), text=texts)
+    def deliver_and_poll(self, delivery_id, via, text) -> None:
+        self.deliver(delivery_id, via, text, "queued", "settled", held=False)
+        if self.queued is not None:
+            self.poll()
+
+    @precondition(lambda self: self.open_row() is None)
+    @rule(delivery_id=ids, text=texts, says=st.sampled_from(["silence", "raises", "queued"]))
+    def deliver_natively(self, delivery_id, text, says) -> None:
+        self.deliver(delivery_id, "harness_seat", text, says, "settled", held=False)
+
+    @precondition(lambda self: self.open_row() is None)
+    @rule(delivery_id=ids, text=texts, ends=st.sampled_from(list(ENDS)), held=st.booleans())
+    def deliver_to_the_room(self, delivery_id, text, ends, held) -> None:
+        self.deliver(delivery_id, "channel_turn", text, "queued", ends, held=held)
+
     def deliver_fenced(self, outbound: Outbound, original: str, row: Sent) -> None:
         answer = self.call(self.pane.deliver, outbound)
         if row.reach is None and row.lapsed and outbound.delivery_id == original:
@@ -294,7 +320,11 @@ class Machine(RuleBasedStateMachine):
         else:
             self.judge(answer, delivery_id, row.reach)
 
+    @precondition(lambda self: self.queued or self.sent)
     @rule()
+    def somebody_polls(self) -> None:
+        self.poll()
+
     def poll(self) -> None:
         events = self.world.took(self.call(self.pane.poll_events, 0))
         if self.queued is None:
@@ -310,8 +340,10 @@ class Machine(RuleBasedStateMachine):
         row = self.sent.get(delivery_id)
         return row if row is not None and row.via in SEATS and delivery_id in self.world.sends else None
 
-    @rule(delivery_id=ids, native=st.sampled_from([None, "queued", "odd"]))
+    @precondition(lambda self: self.sent or self.queued or self.fence)
+    @rule(delivery_id=targets, native=st.sampled_from([None, "queued", "odd"]))
     def acknowledge(self, delivery_id, native) -> None:
+        delivery_id = self.target(delivery_id)
         answer = self.call(self.pane.acknowledge_event, delivery_id, native)
         row = self.event_row(delivery_id)
         if row is None:
@@ -325,8 +357,10 @@ class Machine(RuleBasedStateMachine):
             assert type(answer).__name__ == "Applied"
             self.heard(delivery_id, reach)
 
-    @rule(delivery_id=ids)
+    @precondition(lambda self: self.sent or self.queued or self.fence)
+    @rule(delivery_id=targets)
     def reply(self, delivery_id) -> None:
+        delivery_id = self.target(delivery_id)
         answer = self.call(self.pane.reply_event, delivery_id, "understood")
         row = self.event_row(delivery_id)
         if row is None:
@@ -340,8 +374,10 @@ class Machine(RuleBasedStateMachine):
             row.replied = True
             self.heard(delivery_id, "responded")
 
-    @rule(delivery_id=ids)
+    @precondition(lambda self: self.sent or self.queued or self.fence)
+    @rule(delivery_id=targets)
     def cancel(self, delivery_id) -> None:
+        delivery_id = self.target(delivery_id)
         answer = self.call(self.pane.cancel_delivery, delivery_id)
         row = self.sent.get(delivery_id)
         if self.queued is not None and self.queued[0] == delivery_id:
@@ -355,8 +391,10 @@ class Machine(RuleBasedStateMachine):
         else:
             assert type(answer).__name__ == "Unchanged"
 
-    @rule(delivery_id=ids, good=st.booleans())
+    @precondition(lambda self: self.sent or self.queued or self.fence)
+    @rule(delivery_id=targets, good=st.booleans())
     def evidence(self, delivery_id, good) -> None:
+        delivery_id = self.target(delivery_id)
         row = self.sent.get(delivery_id)
         text = "neither text" if row is None or not good else row.text
         shown = self.world.seen(entries=(TranscriptEntry(f"shown-{next(self.names)}", "operator", text),))
@@ -371,6 +409,7 @@ class Machine(RuleBasedStateMachine):
         else:
             assert str(answer.stop) == "uncertain"
 
+    @precondition(lambda self: any(row.via == "harness_seat" and row.unresolved for row in self.sent.values()))
     @rule()
     def the_message_shows_up_in_the_transcript(self) -> None:
         for row in self.sent.values():
@@ -416,8 +455,10 @@ class Machine(RuleBasedStateMachine):
 
     # -- both directions --
 
-    @rule(delivery_id=ids)
+    @precondition(lambda self: self.sent or self.queued or self.fence)
+    @rule(delivery_id=targets)
     def settle(self, delivery_id) -> None:
+        delivery_id = self.target(delivery_id)
         answer = type(self.call(self.pane.settle, delivery_id, "the operator")).__name__
         row = self.sent.get(delivery_id)
         if row is not None:
@@ -482,6 +523,7 @@ class Machine(RuleBasedStateMachine):
             self.fence = None
         self.judge_receipt(receipt, "stored" if proved else "uncertain")
 
+    @precondition(lambda self: self.fence is None)
     @rule(delivery_id=ids, text=texts, point=st.sampled_from(list(POINTS)), runtime=st.booleans())
     def post_and_die(self, delivery_id, text, point, runtime) -> None:
         if self.expected_receipt(delivery_id, text) != "accepted":
@@ -499,6 +541,7 @@ class Machine(RuleBasedStateMachine):
             self.acceptances.add(delivery_id)
         self.died(runtime=runtime)
 
+    @precondition(lambda self: self.tombstones)
     @rule()
     def reset(self) -> None:
         self.call(self.pane.reset_conversation)
@@ -520,7 +563,7 @@ def run(examples: int, steps: int, seed: int) -> None:
 
 
 def test_random_lives(seed):
-    run(60, 40, seed)
+    run(100, 50, seed)
 
 
 @pytest.mark.slow

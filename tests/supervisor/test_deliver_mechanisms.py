@@ -331,10 +331,21 @@ async def test_2_3_each_word_of_a_harness_control(says, expected):
 
 
 async def test_2_3_silence_is_unconfirmed(autojump_clock):
-    world = World(says=None)
+    class Silent(World):
+        ended = False
+
+        async def send(self, session, delivery_id, text):
+            try:
+                return await super().send(session, delivery_id, text)
+            finally:
+                self.ended = True
+
+    world = Silent(says=None)
     async with opened("memory://", world, times={"answer": 30.0}) as (_, pane):
         report = await pane.deliver(Outbound("hello", "harness_seat", A))
         assert said(report) == ("harness_seat", "unconfirmed", None, Stop.UNCERTAIN)
+        await pane.binding()
+        assert world.ended, "nobody listens to it any longer"
 
 
 @pytest.mark.parametrize("looked_at", ["no session", "raises", "nonsense", "another pane's", "silent"])

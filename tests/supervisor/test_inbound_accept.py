@@ -296,8 +296,6 @@ async def test_11_the_same_id_at_two_panes_at_once_is_one_run_and_locks_nobody_o
         assert sorted(receipt.received for receipt in receipts.values()) in ([False, True], [False, False])
         for each, receipt in receipts.items():
             assert receipt.received or receipt.stop is Stop.UNCERTAIN
-            if not receipt.received:
-                await each.settle(A, "the operator")
             assert (await each.accept(InboundPost(B if each is pane else C, bindings[each], TEXT))).received
     assert world.work[A] <= 1
 
@@ -517,9 +515,11 @@ async def test_8_a_reset_while_the_turn_runs_does_not_lose_its_end(url):
 
 async def test_8_a_reset_keeps_what_is_pending(url):
     world = World()
+    async with opened(url, world) as (_, pane):
+        await pane.accept(InboundPost(C, await bound(pane), TEXT))
     binding = await fenced(url, world)
     async with opened(url, world) as (_, pane):
-        await pane.reset_conversation()
+        assert await pane.reset_conversation() == Applied()
         assert (await pane.accept(InboundPost(B, binding, TEXT))).stop is Stop.UNCERTAIN
 
 

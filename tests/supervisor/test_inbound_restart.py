@@ -163,7 +163,7 @@ async def _restarted(supervisor, pane, binding: str) -> None:
 async def test_7_s7_before_clearing_the_fence(url, point, ends):
     """The fence of the second original is left behind; whether its turn had ended is what the world says."""
     world, chaos = World(gate=None if ends else trio.Event()), Chaos()
-    async with opened(url, world, chaos) as (supervisor, pane):
+    async with opened(url, world, chaos) as (_, pane):
         binding = await bound(pane)
         chaos.kill_at(f"pane.{point}", what="runtime")
         with pytest.raises(StoreFault):
