@@ -355,6 +355,8 @@ class DeliveryDesk:
         settled = abandon(row, now)
         if settled is None:
             return Unchanged()
+        # One that came in with the same id may have been settled before; who decided first is kept.
+        (earlier,) = await self.system.line.load(Query(SettlementRecord, {"delivery_id": delivery_id}))
         settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self.pane_id, approval=approval, at=now)
         event = NewEvent(
             kind="delivery.settled",
@@ -363,7 +365,9 @@ class DeliveryDesk:
             data={"delivery_id": delivery_id, "approval": approval},
         )
         self.actor.reached("settle", "decided")
-        await self.system.line.commit(Mutation(label="pane.settle", puts=(settled, settlement), events=(event,)))
+        await self.system.line.commit(
+            Mutation(label="pane.settle", puts=(settled,) if earlier else (settled, settlement), events=(event,))
+        )
         self.row = None
         self.actor.reached("settle", "applied")
         return Applied()

@@ -312,14 +312,14 @@ class InboundDesk:
         """Free the pane from a pending original nobody can resolve; None if the id left no trace here (DA-5)."""
         traces = await self._traces(delivery_id)
         accepted_here = traces.acceptance is not None and traces.acceptance.pane_id == self._pane_id
-        if accepted_here or traces.settlement is not None:
-            return Unchanged()
         fence = traces.fence
-        if fence is None or fence.delivery_id != delivery_id:
-            return None if traces.tombstone is None else Unchanged()
+        if accepted_here or fence is None or fence.delivery_id != delivery_id:
+            return None if traces.none_of_the_id else Unchanged()
         now = self._system.clock.now_ns()
         settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self._pane_id, approval=approval, at=now)
-        tombstone = () if traces.tombstone is not None else (self._tombstone(fence),)
+        puts: list[Record] = [] if traces.tombstone is not None else [self._tombstone(fence)]
+        if traces.settlement is None:  # else one that went out with the same id was settled before
+            puts.append(settlement)
         event = NewEvent(
             kind="delivery.settled",
             address=self._actor.address,
@@ -327,7 +327,7 @@ class InboundDesk:
             data={"delivery_id": delivery_id, "approval": approval},
         )
         deletes = (Delete(FenceRecord, (self._pane_id,)),)
-        await self._commit("settle", puts=(*tombstone, settlement), deletes=deletes, events=(event,))
+        await self._commit("settle", puts=puts, deletes=deletes, events=(event,))
         return Applied()
 
     # -- writing --

@@ -112,6 +112,11 @@ class Traces:
     settlement: SettlementRecord | None = None
 
     @property
+    def abandoned(self) -> bool:
+        """Whether somebody gave it up.  What was accepted cannot be, though one sent out with the same id can."""
+        return self.settlement is not None and self.acceptance is None
+
+    @property
     def none_of_the_id(self) -> bool:
         """Whether nothing at all is known of the id."""
         records = (self.tombstone, self.acceptance, self.settlement)
@@ -143,7 +148,7 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
     assert post.binding is not None
     text = storable_text(post.text)
     asked = Asked(delivery_id=post.delivery_id, pane_id=pane_id, binding=post.binding, fingerprint=fingerprint_of(text))
-    if traces.settlement is not None:
+    if traces.abandoned:
         return Answered(uncertain(asked, ABANDONED))
     if traces.binding is None:
         if traces.none_of_the_id and traces.fence is None:
@@ -162,7 +167,7 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
 
 def judge_lookup(asked: Asked, traces: Traces) -> Answered:
     """Judge a lookup by section 6.2; it reads, and at most clears the fence of what it finds accepted."""
-    if traces.settlement is not None:
+    if traces.abandoned:
         return Answered(uncertain(asked, ABANDONED))
     if asked.binding != traces.binding:
         return Answered(uncertain(asked, "another session, or none, is live in this pane"))

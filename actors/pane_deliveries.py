@@ -16,7 +16,7 @@ from fencepost.actors.calls import Call
 from fencepost.actors.delivery_calls import SettleDelivery
 from fencepost.actors.delivery_desk import DeliveryDesk
 from fencepost.actors.inbound_desk import InboundDesk
-from fencepost.actors.messages import Reason
+from fencepost.actors.messages import Applied, Reason, Unchanged
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord, RunRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, UnmappedMechanism
@@ -92,13 +92,15 @@ class PaneDeliveries:
         return rows
 
     async def _settle(self, envelope: Envelope) -> None:
-        """An operator's word about an id, in whichever direction it went (D-19)."""
+        """An operator's word about an id, in whichever direction it went, or in both (D-19)."""
         message = cast("SettleDelivery", envelope.message)
-        answer = await self._out.settle(message.delivery_id, message.approval)
-        if answer is None:
-            answer = await self._in.settle(message.delivery_id, message.approval)
-        if answer is not None:
-            self._actor.answer(envelope, answer)
+        answers = [
+            await self._out.settle(message.delivery_id, message.approval),
+            await self._in.settle(message.delivery_id, message.approval),
+        ]
+        known = [answer for answer in answers if answer is not None]
+        if known:
+            self._actor.answer(envelope, Applied() if Applied() in known else Unchanged())
             return
         detail = f"there is no delivery {message.delivery_id} to or from this pane"
         await self._out.refuse(envelope, Reason.UNKNOWN_DELIVERY, detail)

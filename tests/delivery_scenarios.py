@@ -351,7 +351,6 @@ async def accepted_and_reset(url: str, chaos: Chaos, world: World) -> None:
         world.forgotten.add(FIRST)
         await insist(world, pane.reset_conversation)
         await _post(pane, world, FIRST, "from the pane")
-        await _post(pane, world, SECOND, "a second one")
 
 
 async def inbound_settled(url: str, chaos: Chaos, world: World) -> None:
@@ -366,7 +365,6 @@ async def inbound_settled(url: str, chaos: Chaos, world: World) -> None:
     except FencepostError:
         pass
     async with opened(url, world, chaos) as (_, pane):
-        await _post(pane, world, SECOND, "a second one")
         await insist(world, pane.settle, FIRST, "the operator")
         await _post(pane, world, FIRST, "from the pane")
         await _post(pane, world, SECOND, "a second one")
@@ -403,7 +401,7 @@ NEVER_LEFT = {Stop.UNAVAILABLE, Stop.EXPIRED, Stop.REJECTED}
 async def judge(url: str, world: World) -> list[str]:
     """Reopen as a new bridge and ask about everything once more; what is wrong, in words."""
     wrong: list[str] = []
-    before = {row["delivery_id"]: row for row in rows(url, "deliveries")}
+    before = {str(row["delivery_id"]): row for row in rows(url, "deliveries")}
     attempted = {str(row["delivery_id"]) for table in ("inbound_fences", "tombstones") for row in rows(url, table)}
     sent, worked = Counter(world.sends), Counter(world.work)
     world.says, world.ends, world.gate = MechanismOutcome("accepted", "started"), TurnEnd("settled"), None

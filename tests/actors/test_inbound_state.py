@@ -76,8 +76,6 @@ def expected_post(traces: Traces) -> str:
         and not traces.fenced_elsewhere
         and traces.fence is None
     )
-    if traces.settlement is not None:
-        return "uncertain"
     if traces.binding is None:
         return "unavailable" if traceless else "uncertain"
     if traces.binding != BOUND:
@@ -105,9 +103,7 @@ def test_6_2_a_lookup_against_every_combination_of_traces():
     for traces in ALL:
         verdict = judge_lookup(ASKED, traces)
         assert isinstance(verdict, Answered)
-        stored = (
-            traces.settlement is None and traces.binding == BOUND and proved(traces) and traces.fence in (None, FENCE)
-        )
+        stored = traces.binding == BOUND and proved(traces) and traces.fence in (None, FENCE)
         receipt = verdict.receipt
         assert (receipt.stage, receipt.stop) == ((Stage.STORED, None) if stored else (None, Stop.UNCERTAIN)), traces
         assert (receipt.delivery_id, receipt.binding, receipt.fingerprint) == (A, BOUND, PRINT)

@@ -302,8 +302,8 @@ class Machine(RuleBasedStateMachine):
             row.reach = "consumed"
             assert (answer.delivery_id, str(answer.stop)) == (outbound.delivery_id, "unavailable")
 
-    def deliver_free(self, outbound: Outbound, said: str | None, ended: str, held: bool) -> None:
-        row, delivery_id = Sent(outbound.via, outbound.text, since=self.now), outbound.delivery_id
+    def deliver_free(self, outbound: Outbound, said: str | None, ended: str | None, held: bool) -> None:
+        row, delivery_id = Sent(outbound.via, outbound.text, since=self.now), str(outbound.delivery_id)
         if outbound.via == "channel_turn" and held:
             self.world.gate, ended = trio.Event(), None
             self.held = (delivery_id, self.world.gate)
@@ -460,20 +460,17 @@ class Machine(RuleBasedStateMachine):
     def settle(self, delivery_id) -> None:
         delivery_id = self.target(delivery_id)
         answer = type(self.call(self.pane.settle, delivery_id, "the operator")).__name__
-        row = self.sent.get(delivery_id)
-        if row is not None:
-            changes = row.reach == "uncertain" and not row.abandoned
-            assert answer == ("Applied" if changes else "Unchanged")
-            row.abandoned = row.abandoned or changes
-            if changes:
-                self.settled.add(delivery_id)
-        elif self.fence == delivery_id and delivery_id not in self.acceptances and delivery_id not in self.settled:
-            assert answer == "Applied"
+        row, changes = self.sent.get(delivery_id), False
+        if row is not None and row.reach == "uncertain" and not row.abandoned:
+            row.abandoned = changes = True
+        if self.fence == delivery_id and delivery_id not in self.acceptances:
             self.tombstones.setdefault(delivery_id, self.fenced[delivery_id])
-            self.settled.add(delivery_id)
             self.fence = None
-        else:
-            assert answer in {"Unchanged", "Refused"}
+            changes = True
+        if changes:
+            self.settled.add(delivery_id)
+        known = row is not None or delivery_id in self.tombstones or delivery_id in self.settled
+        assert answer == ("Applied" if changes else "Unchanged" if known else "Refused")
 
     @rule(runtime=st.booleans(), chaotic=st.booleans())
     def die(self, runtime, chaotic) -> None:
@@ -488,11 +485,9 @@ class Machine(RuleBasedStateMachine):
 
     def expected_receipt(self, delivery_id: str, text: str) -> str:
         """Section 6.1, steps 5 to 7, or `accepted`."""
-        if delivery_id in self.settled:
-            return "uncertain"
         if delivery_id in self.acceptances and self.tombstones[delivery_id] == text:
             return "stored"
-        if delivery_id in self.tombstones or self.fence is not None:
+        if delivery_id in self.tombstones or delivery_id in self.settled or self.fence is not None:
             return "uncertain"
         return "accepted"
 

@@ -406,7 +406,7 @@ async def test_what_was_in_flight_at_a_death_is_uncertain_and_never_sent_again(u
                 await supervisor.aclose()
             case "actor":
                 await supervisor.kill("pane:pane")
-            case "runtime":
+            case _:
                 chaos.kill_at("pane.deliver/received", nth=2, what="runtime")
                 with pytest.raises(FencepostError):
                     await pane.deliver(Outbound(" ", via))

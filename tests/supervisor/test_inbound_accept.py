@@ -13,6 +13,7 @@ from fencepost.supervisor import (
     FencepostError,
     InboundPost,
     Options,
+    Outbound,
     Receipt,
     Stage,
     Stop,
@@ -570,6 +571,34 @@ async def test_da_5_settling_an_accepted_or_unknown_id_changes_nothing(url):
         assert await pane.settle(A, "the operator") == Unchanged(), "nothing is pending"
         assert (await pane.receipt(A, binding, PRINT)).detail != "abandoned, outcome unknown"
     assert rows(url, "settlements") == []
+
+
+@pytest.mark.parametrize("first", ["out", "in"])
+async def test_one_id_in_both_directions_is_settled_in_both(url, first):
+    """Nothing keeps a bridge from using an id twice; neither direction may lock the other."""
+    world = World(ends=TurnEnd("failed", "who knows"))
+    binding = await fenced(url, world)
+    async with opened(url, world) as (_, pane):
+        if first == "in":
+            assert await pane.settle(A, "the operator") == Applied()
+        assert (await pane.deliver(Outbound(TEXT, "channel_turn", A))).stop is Stop.UNCERTAIN
+        assert await pane.settle(A, "the operator") == Applied()
+        assert await pane.settle(A, "the operator") == Unchanged()
+        world.ends = TurnEnd("settled")
+        assert (await pane.deliver(Outbound(TEXT, "channel_turn", B))).stage is Stage.RESPONDED
+        assert (await pane.accept(InboundPost(A, binding, TEXT))).stop is Stop.UNCERTAIN
+        assert (await pane.accept(InboundPost(B, binding, TEXT))).received
+    assert (world.sends, world.work) == ({A: 1, B: 1}, {B: 1})
+
+
+async def test_what_was_accepted_stays_stored_although_the_same_id_was_abandoned_going_out(url):
+    world = World(ends=TurnEnd("failed", "who knows"))
+    async with opened(url, world) as (_, pane):
+        binding = await bound(pane)
+        receipt = await pane.accept(InboundPost(A, binding, TEXT))
+        await pane.deliver(Outbound(TEXT, "channel_turn", A))
+        assert await pane.settle(A, "the operator") == Applied()
+        assert await pane.receipt(A, binding, PRINT) == receipt
 
 
 # -- bindings ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import trio
@@ -239,7 +240,7 @@ async def test_7_s4_is_published_once_although_other_events_came_and_history_is_
 
 async def test_da_8_a_turn_that_ends_after_its_activation_died_changes_nothing(url):
     class Stubborn(World):
-        async def dispatch(self, turn):
+        async def dispatch(self, turn) -> Any:
             with trio.CancelScope(shield=True):
                 return await super().dispatch(turn)
 
