@@ -50,26 +50,25 @@ from fencepost.actors.delivery_messages import (
     text_of,
 )
 from fencepost.actors.delivery_native import NativeSends
+from fencepost.actors.delivery_operator import OperatorWords
 from fencepost.actors.delivery_seats import Seats
 from fencepost.actors.delivery_state import (
     Heard,
     Message,
-    abandon,
     blocked_report,
     dispatch as new_row,
     dispatched_event,
     hear as after_hearing,
     never_sent,
     pending_report,
-    proves,
     report_of,
     reported_event,
     unreadable_report,
     words,
 )
 from fencepost.actors.delivery_waiting import Pending, Waiting
-from fencepost.actors.messages import Answer, Applied, Reason, Refused, Unchanged
-from fencepost.mailbox.delivery_records import DeliveryRecord, SettlementRecord
+from fencepost.actors.messages import Reason, Refused
+from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, MutationRefused, UnmappedMechanism
 from fencepost.mailbox.ladder import Stop
@@ -81,8 +80,6 @@ __all__ = ["DeliveryDesk"]
 
 Mailbox: TypeAlias = HeadSeatOutbox | FleetSeatMailbox
 
-NATIVE: Final = "harness_seat"
-"""The mechanism whose deliveries a transcript can prove."""
 INTERRUPTED: Final = "the runtime, or its actor, ended while it was under way"
 
 
@@ -99,13 +96,15 @@ class DeliveryDesk:
         self.waiting = Waiting()
         self._native = NativeSends(self)
         self._seats = Seats(self)
+        self._operator = OperatorWords(self)
+        self.settle = self._operator.settle
         self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
             Deliver: self._deliver,
-            ReconcileDelivery: self._reconcile,
+            ReconcileDelivery: self._operator.reconcile,
             PollEvents: self._seats.poll,
             AcknowledgeEvent: self._seats.acknowledge,
             ReplyEvent: self._seats.reply,
-            CancelDelivery: self._cancel,
+            CancelDelivery: self._operator.cancel,
             TimeIsUp: self._time_is_up,
             Inspected: self._native.inspected,
             SendEnded: self._send_ended,
@@ -311,66 +310,6 @@ class DeliveryDesk:
         if self.row is not None and self.row.delivery_id == delivery_id:
             said = words(self.row.mechanism, Heard.SILENCE, detail)
             await self.hear("expire", self.row, said)
-
-    # -- an operator's word --
-
-    async def _reconcile(self, envelope: Envelope) -> None:
-        message = cast("ReconcileDelivery", envelope.message)
-        try:
-            row = await self.find(message.delivery_id)
-        except CorruptRecord as damage:
-            detail = f"its record cannot be read: {damage}"
-            self.actor.answer(envelope, unreadable_report(message.delivery_id, NATIVE, detail))
-            return
-        if row is None:
-            raise InvalidTransition(f"there is no delivery {message.delivery_id} to this pane")
-        if row.uncertain and row.abandoned_at is None and proves(row, message.evidence):
-            await self.hear("prove", row, words(row.mechanism, Heard.PROVED))
-            row = await self.find(message.delivery_id) or row
-        self.actor.answer(envelope, report_of(row))
-
-    async def _cancel(self, envelope: Envelope) -> None:
-        delivery_id = cast("CancelDelivery", envelope.message).delivery_id
-        if self.pending is not None and self.pending.message.delivery_id == delivery_id:
-            said = words(self.pending.message.mechanism, Heard.WITHDRAWN, "cancelled before it left")
-            await self.end_unsent("withdraw", said)
-            self.actor.answer(envelope, Applied())
-            return
-        row = await self.find(delivery_id)
-        if row is None:
-            await self.refuse(envelope, Reason.UNKNOWN_DELIVERY, f"there is no delivery {delivery_id} to this pane")
-        elif row.outcome is None:
-            said = words(row.mechanism, Heard.SILENCE, "cancelled after it had left")
-            await self.hear("cancel", row, said)
-            self.actor.answer(envelope, Applied())
-        else:
-            self.actor.answer(envelope, Unchanged())
-
-    async def settle(self, delivery_id: str, approval: str) -> Answer | None:
-        """Abandon an uncertain delivery; None if the id is none of this pane's outbound ones."""
-        row = await self.find(delivery_id)
-        if row is None:
-            return None
-        now = self.system.clock.now_ns()
-        settled = abandon(row, now)
-        if settled is None:
-            return Unchanged()
-        # One that came in with the same id may have been settled before; who decided first is kept.
-        (earlier,) = await self.system.line.load(Query(SettlementRecord, {"delivery_id": delivery_id}))
-        settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self.pane_id, approval=approval, at=now)
-        event = NewEvent(
-            kind="delivery.settled",
-            address=self.actor.address,
-            at=now,
-            data={"delivery_id": delivery_id, "approval": approval},
-        )
-        self.actor.reached("settle", "decided")
-        await self.system.line.commit(
-            Mutation(label="pane.settle", puts=(settled,) if earlier else (settled, settlement), events=(event,))
-        )
-        self.row = None
-        self.actor.reached("settle", "applied")
-        return Applied()
 
     # -- writing and answering --
 

@@ -318,7 +318,9 @@ class InboundDesk:
         now = self._system.clock.now_ns()
         settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self._pane_id, approval=approval, at=now)
         puts: list[Record] = [] if traces.tombstone is not None else [self._tombstone(fence)]
-        if traces.settlement is None:  # else one that went out with the same id was settled before
+        # One of the same id that went out, or was another pane's, may have been settled before; that record is kept.
+        (earlier,) = await self._load(Query(SettlementRecord, {"delivery_id": delivery_id}))
+        if not earlier:
             puts.append(settlement)
         event = NewEvent(
             kind="delivery.settled",

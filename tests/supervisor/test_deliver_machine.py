@@ -421,6 +421,7 @@ class Machine(RuleBasedStateMachine):
     @rule(ends=st.sampled_from(list(ENDS)))
     def the_chat_turn_ends(self, ends) -> None:
         self.world.ends, reach = ENDS[ends]
+        assert self.held is not None
         delivery_id, gate = self.held
         self.held = None
 

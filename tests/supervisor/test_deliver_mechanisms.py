@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -233,7 +234,8 @@ async def test_da_2_one_event_at_a_time_and_each_is_taken_once(url):
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         polls = [beside(nursery, pane.poll_events, 0.2) for _ in range(2)]
         report = beside(nursery, pane.deliver, fleet())
-        (event,) = [event for poll in polls for event in await poll()]
+        answers: list[Any] = [await poll() for poll in polls]
+        (event,) = itertools.chain(*answers)
         assert (event.event_id, event.delivery_id, event.pane_id, event.mechanism, event.text) == (
             A, A, "pane", "fleet_seat", "hello",
         )  # fmt: skip
