@@ -47,27 +47,28 @@ from fencepost.actors.delivery_messages import (
     Outbound,
     SendingMechanism,
     TurnEnd,
+    text_of,
 )
 from fencepost.actors.delivery_native import NativeSends
+from fencepost.actors.delivery_operator import OperatorWords
 from fencepost.actors.delivery_seats import Seats
 from fencepost.actors.delivery_state import (
     Heard,
     Message,
-    abandon,
     blocked_report,
     dispatch as new_row,
     dispatched_event,
     hear as after_hearing,
     never_sent,
     pending_report,
-    proves,
     report_of,
     reported_event,
+    unreadable_report,
     words,
 )
 from fencepost.actors.delivery_waiting import Pending, Waiting
-from fencepost.actors.messages import Answer, Applied, Reason, Refused, Unchanged
-from fencepost.mailbox.delivery_records import DeliveryRecord, SettlementRecord
+from fencepost.actors.messages import Reason, Refused
+from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, MutationRefused, UnmappedMechanism
 from fencepost.mailbox.ladder import Stop
@@ -95,13 +96,15 @@ class DeliveryDesk:
         self.waiting = Waiting()
         self._native = NativeSends(self)
         self._seats = Seats(self)
+        self._operator = OperatorWords(self)
+        self.settle = self._operator.settle
         self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
             Deliver: self._deliver,
-            ReconcileDelivery: self._reconcile,
+            ReconcileDelivery: self._operator.reconcile,
             PollEvents: self._seats.poll,
             AcknowledgeEvent: self._seats.acknowledge,
             ReplyEvent: self._seats.reply,
-            CancelDelivery: self._cancel,
+            CancelDelivery: self._operator.cancel,
             TimeIsUp: self._time_is_up,
             Inspected: self._native.inspected,
             SendEnded: self._send_ended,
@@ -130,20 +133,12 @@ class DeliveryDesk:
         outbound = cast("Deliver", envelope.message).outbound
         mechanism = self.mechanisms.get(outbound.via)
         if mechanism is None:
-            raise UnmappedMechanism(outbound.via, "was not registered with this runtime")
+            raise UnmappedMechanism(outbound.via)
         try:
             report = await self._report_instead(outbound)
         except CorruptRecord as damage:
-            said = words(outbound.via, Heard.SILENCE)
-            report = DeliveryReport(
-                delivery_id=outbound.delivery_id,
-                stage=None,
-                stop=Stop.UNCERTAIN,
-                mechanism=outbound.via,
-                outcome=said.outcome,
-                native=said.native,
-                detail=f"nothing was sent, because a record of this mechanism cannot be read: {damage}",
-            )
+            detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {damage}"
+            report = unreadable_report(outbound.delivery_id, outbound.via, detail)
         if report is None and self.row is not None and self._native.can_inspect(self.row):
             self._native.look_again(self.row, envelope)
         elif report is None and self.row is not None:
@@ -161,7 +156,7 @@ class DeliveryDesk:
         if self.pending is not None:
             return blocked_report(self.pending.message)
         if self.row is not None and self.row.outcome is None:
-            return blocked_report(self.row)
+            return pending_report(self.row) if known is not None and self._goes_on() else blocked_report(self.row)
         if not outbound.text.strip():
             return _rejected(outbound, "the text is blank")
         return None
@@ -279,7 +274,7 @@ class DeliveryDesk:
             case Deadline.POLL:
                 self.actor.answer(self.waiting.pollers.pop(subject), [])
             case Deadline.GRACE:
-                await self._seats.nobody_polled()
+                await self._seats.nobody_polled(subject)
             case Deadline.REPLY:
                 await self._seats.close_window(subject)
             case Deadline.ACKNOWLEDGEMENT:
@@ -301,61 +296,20 @@ class DeliveryDesk:
         if scope is not None:
             scope.cancel()
 
+    def _goes_on(self) -> bool:
+        """Whether the unresolved delivery is a chat turn that goes on, and was said to be pending."""
+        row = self.row
+        return (
+            row is not None
+            and row.mechanism == "channel_turn"
+            and row.delivery_id in self.waiting.sending
+            and (Deadline.ANSWER, row.delivery_id) not in self.waiting.alarms
+        )
+
     async def _silence(self, delivery_id: str, detail: str) -> None:
         if self.row is not None and self.row.delivery_id == delivery_id:
             said = words(self.row.mechanism, Heard.SILENCE, detail)
             await self.hear("expire", self.row, said)
-
-    # -- an operator's word --
-
-    async def _reconcile(self, envelope: Envelope) -> None:
-        message = cast("ReconcileDelivery", envelope.message)
-        row = await self.find(message.delivery_id)
-        if row is None:
-            raise InvalidTransition(f"there is no delivery {message.delivery_id} to this pane")
-        if row.uncertain and row.abandoned_at is None and proves(row, message.evidence):
-            await self.hear("prove", row, words(row.mechanism, Heard.PROVED))
-            row = await self.find(message.delivery_id) or row
-        self.actor.answer(envelope, report_of(row))
-
-    async def _cancel(self, envelope: Envelope) -> None:
-        delivery_id = cast("CancelDelivery", envelope.message).delivery_id
-        if self.pending is not None and self.pending.message.delivery_id == delivery_id:
-            said = words(self.pending.message.mechanism, Heard.WITHDRAWN, "cancelled before it left")
-            await self.end_unsent("withdraw", said)
-            self.actor.answer(envelope, Applied())
-            return
-        row = await self.find(delivery_id)
-        if row is None:
-            await self.refuse(envelope, Reason.UNKNOWN_DELIVERY, f"there is no delivery {delivery_id} to this pane")
-        elif row.outcome is None:
-            said = words(row.mechanism, Heard.SILENCE, "cancelled after it had left")
-            await self.hear("cancel", row, said)
-            self.actor.answer(envelope, Applied())
-        else:
-            self.actor.answer(envelope, Unchanged())
-
-    async def settle(self, delivery_id: str, approval: str) -> Answer | None:
-        """Abandon an uncertain delivery; None if the id is none of this pane's outbound ones."""
-        row = await self.find(delivery_id)
-        if row is None:
-            return None
-        now = self.system.clock.now_ns()
-        settled = abandon(row, now)
-        if settled is None:
-            return Unchanged()
-        settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self.pane_id, approval=approval, at=now)
-        event = NewEvent(
-            kind="delivery.settled",
-            address=self.actor.address,
-            at=now,
-            data={"delivery_id": delivery_id, "approval": approval},
-        )
-        self.actor.reached("settle", "decided")
-        await self.system.line.commit(Mutation(label="pane.settle", puts=(settled, settlement), events=(event,)))
-        self.row = None
-        self.actor.reached("settle", "applied")
-        return Applied()
 
     # -- writing and answering --
 
@@ -365,7 +319,6 @@ class DeliveryDesk:
         message = self.pending.message
         now = self.system.clock.now_ns()
         row = never_sent(message, said, now)
-        self.disarm(Deadline.GRACE, message.delivery_id)
         await self._commit_first(transition, row, reported_event(row, now))
         self.answer_all(message.delivery_id, row)
 
@@ -399,6 +352,7 @@ class DeliveryDesk:
         """Commit the first row of the pending delivery; refused, as when its id was used elsewhere, it is dropped."""
         assert self.pending is not None
         pending, self.pending = self.pending, None
+        self.disarm(Deadline.GRACE, pending.message.delivery_id)
         try:
             await self._commit(transition, row, event)
         except MutationRefused as refused:
@@ -470,4 +424,4 @@ def _outcome_of(mechanism: str, said: object) -> MechanismOutcome:
         case TurnEnd(outcome, native, text):
             return MechanismOutcome(outcome, native, None, text)
         case _:
-            return words(mechanism, Heard.SILENCE, f"it answered {said!r}")
+            return words(mechanism, Heard.SILENCE, f"it answered {text_of(said)}")

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from attrs import Attribute, field, frozen
-from attrs.validators import instance_of, optional
+from attrs.validators import deep_iterable, instance_of, optional
 
 from fencepost.mailbox.errors import UnmappedMechanism
 from fencepost.mailbox.ladder import Stage, Stop, is_mapped
+from fencepost.mailbox.text import storable_text
 
 __all__ = [
     "AcceptedTurn",
@@ -36,6 +37,7 @@ __all__ = [
     "TranscriptEntry",
     "TurnEnd",
     "mechanisms_by_name",
+    "text_of",
 ]
 
 OWN_MECHANISM = "intent"
@@ -97,9 +99,9 @@ class MechanismOutcome:
 class TranscriptEntry:
     """One entry of a native transcript.  Only complete ones of the role `operator` prove anything."""
 
-    entry_id: str
-    role: str
-    text: str = field(repr=False)
+    entry_id: str = field(validator=instance_of(str))
+    role: str = field(validator=instance_of(str))
+    text: str = field(validator=instance_of(str), repr=False)
     complete: bool = True
 
 
@@ -107,10 +109,12 @@ class TranscriptEntry:
 class NativeSession:
     """What an inspection of a pane's harness saw; `entries` None means that its transcript could not be read."""
 
-    session_id: str
-    pane_id: str
-    agent: str
-    entries: tuple[TranscriptEntry, ...] | None
+    session_id: str = field(validator=instance_of(str))
+    pane_id: str = field(validator=instance_of(str))
+    agent: str = field(validator=instance_of(str))
+    entries: tuple[TranscriptEntry, ...] | None = field(
+        validator=optional(deep_iterable(instance_of(TranscriptEntry), instance_of(tuple | list)))
+    )
 
 
 @frozen
@@ -228,6 +232,14 @@ class ChannelTurn:
     runner: Runner = field(validator=_optional_callable)
     name: str = field(default="channel_turn", init=False)
     wait_seconds: float = _seconds_field(600.0)
+
+
+def text_of(value: object) -> str:
+    """A word that a bridge's code answered with, as text every store can hold, whatever it is."""
+    try:
+        return storable_text(str(value))
+    except Exception:  # noqa: BLE001 - a bridge's class may do anything here
+        return f"<{type(value).__name__} that cannot show itself>"
 
 
 def mechanisms_by_name(mechanisms: Sequence[Mechanism]) -> dict[str, Mechanism]:

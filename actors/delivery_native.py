@@ -17,6 +17,7 @@ from fencepost.actors.delivery_messages import (
     Mechanism,
     NativeSession,
     Outbound,
+    text_of,
 )
 from fencepost.actors.delivery_state import Heard, blocked_report, proves, report_of, words
 from fencepost.mailbox.claim import fingerprint_of
@@ -58,7 +59,7 @@ class NativeSends:
         try:
             with trio.move_on_after(mechanism.answer_seconds):
                 seen = await self._desk.system.callback(mechanism.control.inspect, self._desk.pane_id)
-                fault = "no session runs there" if seen is None else f"inspect answered {seen!r}"
+                fault = "no session runs there" if seen is None else f"inspect answered {text_of(seen)}"
         except Exception as error:  # noqa: BLE001 - a harness that cannot be looked at is not there
             fault = told(error)
         session = seen if isinstance(seen, NativeSession) and seen.pane_id == self._desk.pane_id else None

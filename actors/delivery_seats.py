@@ -16,6 +16,8 @@ from fencepost.actors.delivery_state import Heard, words
 from fencepost.actors.messages import Answer, Applied, Reason, Unchanged
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
+from fencepost.mailbox.errors import MutationRefused, UnmappedMechanism
+from fencepost.mailbox.ladder import report
 from fencepost.mailbox.text import storable_text
 
 if TYPE_CHECKING:
@@ -56,8 +58,10 @@ class Seats:
         if number is None:
             return
         envelope = self._desk.waiting.pollers[number]  # parked until it is answered: a death on the way is told to it
-        row = await self._desk.dispatch()
-        self._desk.disarm(Deadline.GRACE, row.delivery_id)
+        try:
+            row = await self._desk.dispatch()
+        except MutationRefused:
+            return  # its callers were told; whoever polls goes on waiting
         self._desk.arm(Deadline.ACKNOWLEDGEMENT, row.delivery_id, pending.mechanism.acknowledge_seconds)
         del self._desk.waiting.pollers[number]
         self._desk.disarm(Deadline.POLL, number)
@@ -77,10 +81,7 @@ class Seats:
         if row is None:
             await self._refuse_unknown(envelope, message.event_id)
             return
-        said = words(row.mechanism, Heard.ACKNOWLEDGED)
-        outcome = MechanismOutcome(said.outcome, message.native or said.native, message.delay)
-        if row.mechanism == "head_seat" and message.native is not None:
-            outcome = MechanismOutcome(said.outcome, None, message.delay, f"the seat said {message.native!r}")
+        outcome = _acknowledged(row.mechanism, message.native, message.delay)
         self._desk.disarm(Deadline.ACKNOWLEDGEMENT, row.delivery_id)
         window = self._reply_seconds(row)
         applied = await self._desk.hear("acknowledge", row, outcome, answer=window <= 0)
@@ -108,10 +109,9 @@ class Seats:
         self._answer_event(envelope, applied=applied)
 
     def _reply_seconds(self, row: DeliveryRecord) -> float:
-        """How long the callers of this event still wait for a reply once it is acknowledged."""
+        """How long a reply to this event is still taken, and waited for by its callers, once it is acknowledged."""
         mechanism = self._desk.mechanisms.get(row.mechanism)
-        waited_for = row.delivery_id in self._desk.waiting.callers
-        return mechanism.reply_seconds if isinstance(mechanism, HeadSeatOutbox) and waited_for else 0
+        return mechanism.reply_seconds if isinstance(mechanism, HeadSeatOutbox) else 0
 
     async def _event(self, event_id: str) -> DeliveryRecord | None:
         """The row of an event that was handed out to a poll of this pane."""
@@ -126,9 +126,9 @@ class Seats:
         answer: Answer = Applied() if applied else Unchanged()
         self._desk.actor.answer(envelope, answer)
 
-    async def nobody_polled(self) -> None:
+    async def nobody_polled(self, event_id: str) -> None:
         """The grace is over and the event was never taken: nothing left, and only now may the seat's fallback run."""
-        if self._desk.pending is None:
+        if self._desk.pending is None or self._desk.pending.message.delivery_id != event_id:
             return
         mechanism = self._desk.pending.mechanism
         if isinstance(mechanism, HeadSeatOutbox) and mechanism.fallback is not None:
@@ -141,3 +141,13 @@ class Seats:
         """No reply came in time: the event stays delivered, and its callers are told so."""
         self._reply_open.discard(event_id)
         await self._desk.answer_callers(event_id)
+
+
+def _acknowledged(mechanism: str, native: str | None, delay: str | None) -> MechanismOutcome:
+    """What an acknowledgement of the exact id says: delivered, whatever else the seat calls it."""
+    outcome = words(mechanism, Heard.ACKNOWLEDGED).outcome
+    try:
+        report(mechanism, outcome, native)
+    except UnmappedMechanism:
+        return MechanismOutcome(outcome, None, delay, f"the seat said {native!r}")
+    return MechanismOutcome(outcome, native, delay)

@@ -28,7 +28,7 @@ from typing import Final
 
 from attrs import frozen
 
-from fencepost.actors.delivery_messages import DeliveryReport, MechanismOutcome, NativeSession
+from fencepost.actors.delivery_messages import DeliveryReport, MechanismOutcome, NativeSession, text_of
 from fencepost.mailbox.claim import ABANDONED, fingerprint_of
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.errors import InvalidTransition, UnmappedMechanism
@@ -49,6 +49,7 @@ __all__ = [
     "proves",
     "report_of",
     "reported_event",
+    "unreadable_report",
     "words",
 ]
 
@@ -178,7 +179,7 @@ def hear(
 
 def _placed(mechanism: str, said: MechanismOutcome) -> tuple[MechanismOutcome, Reach]:
     """What was said as text a store can hold, and its place on the ladder."""
-    outcome = MechanismOutcome(*(None if part is None else storable_text(str(part)) for part in _parts(said)))  # type: ignore[arg-type]
+    outcome = MechanismOutcome(*(None if part is None else text_of(part) for part in _parts(said)))  # type: ignore[arg-type]
     try:
         reach = report(mechanism, outcome.outcome, outcome.native)
     except UnmappedMechanism:
@@ -257,12 +258,17 @@ def pending_report(row: DeliveryRecord) -> DeliveryReport:
 
 def blocked_report(original: DeliveryRecord | Message, detail: str = FENCED) -> DeliveryReport:
     """The report of a call that sent nothing because of `original`, with the original's id (section 3, DA-3)."""
-    said = words(original.mechanism, Heard.SILENCE)
+    return unreadable_report(original.delivery_id, original.mechanism, detail)
+
+
+def unreadable_report(delivery_id: str | None, mechanism: str, detail: str) -> DeliveryReport:
+    """The report where nothing says how far a delivery got; None where it is not known which one that is."""
+    said = words(mechanism, Heard.SILENCE)
     return DeliveryReport(
-        delivery_id=original.delivery_id,
+        delivery_id=delivery_id,
         stage=None,
         stop=Stop.UNCERTAIN,
-        mechanism=original.mechanism,
+        mechanism=mechanism,
         outcome=said.outcome,
         native=said.native,
         detail=detail,

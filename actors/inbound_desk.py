@@ -25,6 +25,7 @@ from fencepost.actors.inbound_state import (
     Asked,
     Traces,
     accepted_event,
+    accepted_exactly,
     binding_of,
     ended_events,
     judge_lookup,
@@ -97,10 +98,19 @@ class InboundDesk:
             await self._commit("recover_inbound", puts=ended, events=events)
 
     async def _unpublished(self, fence: FenceRecord) -> AcceptanceRecord | None:
-        """The acceptance of the pending original, if it has no run yet."""
-        key = {"delivery_id": fence.delivery_id, "pane_id": self._pane_id}
-        acceptances, runs = await self._load(Query(AcceptanceRecord, key), Query(RunRecord, key))
-        return cast("AcceptanceRecord", acceptances[0]) if acceptances and not runs else None
+        """The acceptance of the pending original, if all its evidence can be read and fits and it has no run yet."""
+        asked = Asked(
+            delivery_id=fence.delivery_id,
+            pane_id=fence.pane_id,
+            binding=fence.binding,
+            fingerprint=fence.fingerprint,
+        )
+        try:
+            traces = await self._traces(fence.delivery_id)
+            (runs,) = await self._load(Query(RunRecord, {"delivery_id": fence.delivery_id}))
+        except CorruptRecord:
+            return None
+        return traces.acceptance if accepted_exactly(asked, traces) and not runs else None
 
     # -- looking --
 
@@ -119,7 +129,7 @@ class InboundDesk:
             Query(FenceRecord, key),
             Query(TombstoneRecord, key),
             Query(AcceptanceRecord, key),
-            Query(SettlementRecord, key),
+            Query(SettlementRecord, {**key, "pane_id": self._pane_id}),
         )
         return Traces(
             binding=binding_of(self._live()),
@@ -164,6 +174,8 @@ class InboundDesk:
         assert post.binding is not None
         try:
             verdict = judge_post(self._pane_id, post, await self._traces(post.delivery_id))
+            if isinstance(verdict, Accept):
+                verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
         except CorruptRecord as damage:
             asked = Asked(
                 delivery_id=post.delivery_id,
@@ -172,8 +184,6 @@ class InboundDesk:
                 fingerprint=fingerprint_of(post.text),
             )
             verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
-        if isinstance(verdict, Accept):
-            verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
         await self._answer(envelope, verdict)
 
     async def _accept_new(self, asked: Asked, text: str) -> Receipt:
@@ -183,6 +193,11 @@ class InboundDesk:
         try:
             await self._write_fence(asked)
             await self._write_tombstone(asked)
+        except MutationRefused as refused:
+            if refused.table == TombstoneRecord.TABLE:
+                await self._clear_fence()  # another pane has this id: nothing of ours is, or ever will be, under way
+            return uncertain(asked, f"this id was attempted elsewhere at the same time: {refused}")
+        try:
             acceptance = await self._write_acceptance(asked, text)
             run = await self._publish(acceptance)
         except MutationRefused as refused:
@@ -296,14 +311,17 @@ class InboundDesk:
     async def settle(self, delivery_id: str, approval: str) -> Answer | None:
         """Free the pane from a pending original nobody can resolve; None if the id left no trace here (DA-5)."""
         traces = await self._traces(delivery_id)
-        if traces.acceptance is not None or traces.settlement is not None:
-            return Unchanged()
+        accepted_here = traces.acceptance is not None and traces.acceptance.pane_id == self._pane_id
         fence = traces.fence
-        if fence is None or fence.delivery_id != delivery_id:
-            return None if traces.tombstone is None else Unchanged()
+        if accepted_here or fence is None or fence.delivery_id != delivery_id:
+            return None if traces.none_of_the_id else Unchanged()
         now = self._system.clock.now_ns()
         settlement = SettlementRecord(delivery_id=delivery_id, pane_id=self._pane_id, approval=approval, at=now)
-        tombstone = () if traces.tombstone is not None else (self._tombstone(fence),)
+        puts: list[Record] = [] if traces.tombstone is not None else [self._tombstone(fence)]
+        # One of the same id that went out, or was another pane's, may have been settled before; that record is kept.
+        (earlier,) = await self._load(Query(SettlementRecord, {"delivery_id": delivery_id}))
+        if not earlier:
+            puts.append(settlement)
         event = NewEvent(
             kind="delivery.settled",
             address=self._actor.address,
@@ -311,7 +329,7 @@ class InboundDesk:
             data={"delivery_id": delivery_id, "approval": approval},
         )
         deletes = (Delete(FenceRecord, (self._pane_id,)),)
-        await self._commit("settle", puts=(*tombstone, settlement), deletes=deletes, events=(event,))
+        await self._commit("settle", puts=puts, deletes=deletes, events=(event,))
         return Applied()
 
     # -- writing --

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
 
-from fencepost.actors.delivery_messages import AcceptedTurn, InboundPost, Receipt, TurnEnd
+from fencepost.actors.delivery_messages import AcceptedTurn, InboundPost, Receipt, TurnEnd, text_of
 from fencepost.mailbox.claim import ABANDONED, fingerprint_of
 from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
 from fencepost.mailbox.delivery_records import (
@@ -51,6 +51,7 @@ __all__ = [
     "Asked",
     "Traces",
     "accepted_event",
+    "accepted_exactly",
     "binding_of",
     "ended_events",
     "judge_lookup",
@@ -111,6 +112,11 @@ class Traces:
     settlement: SettlementRecord | None = None
 
     @property
+    def abandoned(self) -> bool:
+        """Whether somebody gave it up.  What was accepted cannot be, though one sent out with the same id can."""
+        return self.settlement is not None and self.acceptance is None
+
+    @property
     def none_of_the_id(self) -> bool:
         """Whether nothing at all is known of the id."""
         records = (self.tombstone, self.acceptance, self.settlement)
@@ -142,7 +148,7 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
     assert post.binding is not None
     text = storable_text(post.text)
     asked = Asked(delivery_id=post.delivery_id, pane_id=pane_id, binding=post.binding, fingerprint=fingerprint_of(text))
-    if traces.settlement is not None:
+    if traces.abandoned:
         return Answered(uncertain(asked, ABANDONED))
     if traces.binding is None:
         if traces.none_of_the_id and traces.fence is None:
@@ -150,7 +156,7 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
         return Answered(uncertain(asked, "no harness session is live in this pane, and there is a trace of a message"))
     if asked.binding != traces.binding:
         return Answered(uncertain(asked, "another session is live in this pane"))
-    if _accepted_exactly(asked, traces):
+    if accepted_exactly(asked, traces):
         return Answered(stored(asked), clears=traces.fence is not None and asked.is_of(traces.fence))
     if not traces.none_of_the_id:
         return Answered(uncertain(asked, "this id was attempted before, and nothing proves that this was accepted"))
@@ -161,11 +167,11 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
 
 def judge_lookup(asked: Asked, traces: Traces) -> Answered:
     """Judge a lookup by section 6.2; it reads, and at most clears the fence of what it finds accepted."""
-    if traces.settlement is not None:
+    if traces.abandoned:
         return Answered(uncertain(asked, ABANDONED))
     if asked.binding != traces.binding:
         return Answered(uncertain(asked, "another session, or none, is live in this pane"))
-    if not _accepted_exactly(asked, traces):
+    if not accepted_exactly(asked, traces):
         return Answered(uncertain(asked, "nothing proves that this was accepted"))
     if traces.fence is None:
         return Answered(stored(asked))
@@ -174,7 +180,7 @@ def judge_lookup(asked: Asked, traces: Traces) -> Answered:
     return Answered(stored(asked), clears=True)
 
 
-def _accepted_exactly(asked: Asked, traces: Traces) -> bool:
+def accepted_exactly(asked: Asked, traces: Traces) -> bool:
     """Whether there is a readable acceptance with exactly this evidence, and nothing that contradicts it."""
     acceptance, tombstone = traces.acceptance, traces.tombstone
     return (
@@ -248,7 +254,7 @@ def stored(asked: Asked) -> Receipt:
 
 def wrapped(asked: Asked, text: str) -> str:
     """The text as a model may be shown it: fenced by tags that nothing within it can close."""
-    inside = re.sub(rf"<(/?\s*{_TAG})", r"&lt;\1", text, flags=re.IGNORECASE)
+    inside = re.sub(rf"<(\s*/?\s*{_TAG})", r"&lt;\1", text, flags=re.IGNORECASE)
     pane = html.escape(asked.pane_id, quote=True)
     return f'<{_TAG} pane="{pane}" delivery-id="{asked.delivery_id}">\n{inside}\n</{_TAG}>'
 
@@ -293,8 +299,8 @@ def _reach_of(run: RunRecord) -> Reach:
 def known_end(end: object) -> TurnEnd:
     """What a dispatcher answered, in words the ladder knows; what it does not know is a failure of unknown kind."""
     if not isinstance(end, TurnEnd):
-        return TurnEnd("failed", storable_text(f"the dispatcher answered {end!r}"))
-    said = TurnEnd(storable_text(str(end.outcome)), None if end.native is None else storable_text(str(end.native)))
+        return TurnEnd("failed", f"the dispatcher answered {text_of(end)}")
+    said = TurnEnd(text_of(end.outcome), None if end.native is None else text_of(end.native))
     try:
         reach = report("channel_turn", said.outcome, said.native)
     except UnmappedMechanism:

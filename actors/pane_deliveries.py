@@ -8,21 +8,23 @@ a dispatcher their rows are not even read.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import TypeVar, cast
 
 from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import Call
 from fencepost.actors.delivery_calls import SettleDelivery
 from fencepost.actors.delivery_desk import DeliveryDesk
 from fencepost.actors.inbound_desk import InboundDesk
-from fencepost.actors.messages import Reason
+from fencepost.actors.messages import Applied, Reason, Unchanged
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord, RunRecord
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.errors import CorruptRecord, UnmappedMechanism
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import IncarnationRecord, Record
 
 __all__ = ["PaneDeliveries"]
+
+R = TypeVar("R", bound=Record)
 
 
 class PaneDeliveries:
@@ -59,12 +61,12 @@ class PaneDeliveries:
             await self._take_up()
 
     async def serve(self, envelope: Envelope) -> None:
-        """Serve one call; a record that cannot be read is its caller's trouble and not the pane's."""
+        """Serve one call; an unreadable record or an unknown mechanism is its caller's trouble and not the pane's."""
         await self._take_up()
         try:
             await self._handlers[type(envelope.message)](envelope)
-        except CorruptRecord as damage:
-            envelope.reply.fail(damage)
+        except (CorruptRecord, UnmappedMechanism) as error:
+            envelope.reply.fail(error)
 
     async def _take_up(self) -> None:
         """Once an activation: what was under way when the last one ended.  Damage shows again where it matters."""
@@ -72,29 +74,30 @@ class PaneDeliveries:
             return
         self._loaded = True
         pane = {"pane_id": self._pane_id}
-        try:
-            (rows,) = await self._load(Query(DeliveryRecord, {**pane, "resolved_at": None}))
-            await self._out.take_up(cast("DeliveryRecord | None", next(iter(rows), None)))
-        except CorruptRecord:
-            await self._out.take_up(None)
-        try:
-            fences, runs = await self._load(Query(FenceRecord, pane), Query(RunRecord, {**pane, "ended_at": None}))
-            fence = cast("FenceRecord | None", next(iter(fences), None))
-            await self._in.take_up(fence, cast("list[RunRecord]", runs))
-        except CorruptRecord:
-            await self._in.take_up(None, ())
+        rows = await self._readable(Query(DeliveryRecord, {**pane, "resolved_at": None}))
+        await self._out.take_up(next(iter(rows), None))
+        fences = await self._readable(Query(FenceRecord, pane))
+        runs = await self._readable(Query(RunRecord, {**pane, "ended_at": None}))
+        await self._in.take_up(next(iter(fences), None), runs)
 
-    async def _load(self, *queries: Query[Record]) -> list[list[Record]]:
-        return await self._actor.system.line.load(*queries)
+    async def _readable(self, query: Query[R]) -> list[R]:
+        """The rows, or none where they cannot be read: what is damaged keeps the rest from nothing."""
+        try:
+            (rows,) = await self._actor.system.line.load(query)
+        except CorruptRecord:
+            return []
+        return rows
 
     async def _settle(self, envelope: Envelope) -> None:
-        """An operator's word about an id, in whichever direction it went (D-19)."""
+        """An operator's word about an id, in whichever direction it went, or in both (D-19)."""
         message = cast("SettleDelivery", envelope.message)
-        answer = await self._out.settle(message.delivery_id, message.approval)
-        if answer is None:
-            answer = await self._in.settle(message.delivery_id, message.approval)
-        if answer is not None:
-            self._actor.answer(envelope, answer)
+        answers = [
+            await self._out.settle(message.delivery_id, message.approval),
+            await self._in.settle(message.delivery_id, message.approval),
+        ]
+        known = [answer for answer in answers if answer is not None]
+        if known:
+            self._actor.answer(envelope, Applied() if Applied() in known else Unchanged())
             return
         detail = f"there is no delivery {message.delivery_id} to or from this pane"
         await self._out.refuse(envelope, Reason.UNKNOWN_DELIVERY, detail)

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from attrs import field, frozen
 
-from fencepost.mailbox.ladder import Stage, Stop
+from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
+from fencepost.mailbox.ladder import Stage, Stop, is_mapped
 from fencepost.mailbox.record import Record, Versioned, given
 
 __all__ = [
@@ -87,6 +88,10 @@ class DeliveryRecord(Versioned):
 
     def broken_law(self) -> str | None:
         """See `Record.broken_law`."""
+        if not is_mapped(self.mechanism):
+            return "a mechanism has its place on the ladder"
+        if not is_digest(self.fingerprint):
+            return "a fingerprint has 64 hex digits"
         if self.outcome is None:
             if given(self.native, self.delay, self.detail, self.stage, self.stop):
                 return "what is in flight reports nothing"
@@ -108,8 +113,24 @@ class DeliveryRecord(Versioned):
         return None
 
 
+class _Evidence(Record):
+    """Base of what is written of an inbound original: whatever it is, it names exactly one."""
+
+    __slots__ = ()
+
+    delivery_id: str
+    binding: str
+    fingerprint: str
+
+    def broken_law(self) -> str | None:
+        """See `Record.broken_law`."""
+        if not is_delivery_id(self.delivery_id):
+            return "a delivery id is a canonical lower-case UUID"
+        return None if is_digest(self.binding) and is_digest(self.fingerprint) else "evidence has 64 hex digits"
+
+
 @frozen(kw_only=True)
-class FenceRecord(Record):
+class FenceRecord(_Evidence):
     """The one pending original of a pane: until it is accepted or settled, no other is (section 6.3)."""
 
     TABLE: ClassVar[str] = "inbound_fences"
@@ -123,7 +144,7 @@ class FenceRecord(Record):
 
 
 @frozen(kw_only=True)
-class TombstoneRecord(Record):
+class TombstoneRecord(_Evidence):
     """This id was attempted.  Never removed: whatever else is forgotten, it is not dispatched again."""
 
     TABLE: ClassVar[str] = "tombstones"
@@ -150,7 +171,7 @@ class ConversationRecord(Versioned):
 
 
 @frozen(kw_only=True)
-class AcceptanceRecord(Record):
+class AcceptanceRecord(_Evidence):
     """A message was accepted: the one fact that *stored* means.  Never changed; removed only by an explicit reset."""
 
     TABLE: ClassVar[str] = "acceptances"
