@@ -21,16 +21,9 @@ from typing import Final, TypeAlias, cast
 import trio
 
 from fencepost.actors.actor import Actor
-from fencepost.actors.calls import Call
 from fencepost.actors.delivery_calls import (
-    AcknowledgeEvent,
-    CancelDelivery,
     Deadline,
     Deliver,
-    Inspected,
-    PollEvents,
-    ReconcileDelivery,
-    ReplyEvent,
     SendEnded,
     TimeIsUp,
 )
@@ -94,21 +87,9 @@ class DeliveryDesk:
         self.row: DeliveryRecord | None = None
         self.pending: Pending | None = None
         self.waiting = Waiting()
-        self._native = NativeSends(self)
-        self._seats = Seats(self)
-        self._operator = OperatorWords(self)
-        self.settle = self._operator.settle
-        self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
-            Deliver: self._deliver,
-            ReconcileDelivery: self._operator.reconcile,
-            PollEvents: self._seats.poll,
-            AcknowledgeEvent: self._seats.acknowledge,
-            ReplyEvent: self._seats.reply,
-            CancelDelivery: self._operator.cancel,
-            TimeIsUp: self._time_is_up,
-            Inspected: self._native.inspected,
-            SendEnded: self._send_ended,
-        }
+        self.native = NativeSends(self)
+        self.seats = Seats(self)
+        self.operator = OperatorWords(self)
 
     # -- life --
 
@@ -129,8 +110,9 @@ class DeliveryDesk:
 
     # -- sending --
 
-    async def _deliver(self, envelope: Envelope) -> None:
-        outbound = cast("Deliver", envelope.message).outbound
+    async def deliver(self, envelope: Envelope, message: Deliver) -> None:
+        """Send a message, or say why nothing is sent; the caller is answered once it is known how far it got."""
+        outbound = message.outbound
         mechanism = self.mechanisms.get(outbound.via)
         if mechanism is None:
             raise UnmappedMechanism(outbound.via)
@@ -139,8 +121,8 @@ class DeliveryDesk:
         except CorruptRecord as damage:
             detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {damage}"
             report = unreadable_report(outbound.delivery_id, outbound.via, detail)
-        if report is None and self.row is not None and self._native.can_inspect(self.row):
-            self._native.look_again(self.row, envelope)
+        if report is None and self.row is not None and self.native.can_inspect(self.row):
+            self.native.look_again(self.row, envelope)
         elif report is None and self.row is not None:
             self.actor.answer(envelope, blocked_report(self.row))
         elif report is not None:
@@ -184,9 +166,9 @@ class DeliveryDesk:
         match mechanism:
             case HeadSeatOutbox() | FleetSeatMailbox():
                 self.arm(Deadline.GRACE, message.delivery_id, mechanism.grace_seconds)
-                await self._seats.hand_out()
+                await self.seats.hand_out()
             case HarnessSeatControl():
-                self._native.inspect(message.delivery_id, mechanism)
+                self.native.inspect(message.delivery_id, mechanism)
             case ChannelTurn():
                 await self.send(mechanism.runner, mechanism.wait_seconds)
             case _:
@@ -236,8 +218,8 @@ class DeliveryDesk:
             outcome = _outcome_of(row.mechanism, said)
         await self.system.ask(self.actor.address, SendEnded(self.actor.activation, row.delivery_id, outcome))
 
-    async def _send_ended(self, envelope: Envelope) -> None:
-        message = cast("SendEnded", envelope.message)
+    async def send_ended(self, envelope: Envelope, message: SendEnded) -> None:
+        """A dispatch came back: hear what it said."""
         if message.activation == self.actor.activation:
             self.waiting.sending.pop(message.delivery_id, None)
             self.disarm(Deadline.ANSWER, message.delivery_id)
@@ -262,8 +244,8 @@ class DeliveryDesk:
         await trio.sleep(seconds)
         await self.system.ask(self.actor.address, TimeIsUp(self.actor.activation, deadline, subject))
 
-    async def _time_is_up(self, envelope: Envelope) -> None:
-        message = cast("TimeIsUp", envelope.message)
+    async def time_is_up(self, envelope: Envelope, message: TimeIsUp) -> None:
+        """A deadline passed, unless it was met or this is another activation's."""
         mine = message.activation == self.actor.activation
         if mine and self.waiting.alarms.pop((message.deadline, message.subject), None) is not None:
             await self._pass_deadline(message.deadline, message.subject)
@@ -274,9 +256,9 @@ class DeliveryDesk:
             case Deadline.POLL:
                 self.actor.answer(self.waiting.pollers.pop(subject), [])
             case Deadline.GRACE:
-                await self._seats.nobody_polled(subject)
+                await self.seats.nobody_polled(subject)
             case Deadline.REPLY:
-                await self._seats.close_window(subject)
+                await self.seats.close_window(subject)
             case Deadline.ACKNOWLEDGEMENT:
                 await self._silence(subject, f"no acknowledgement: waited for {deadline.value} in vain")
             case Deadline.ANSWER:

@@ -67,9 +67,8 @@ class NativeSends:
             self._desk.actor.address, Inspected(self._desk.actor.activation, delivery_id, session, fault)
         )
 
-    async def inspected(self, envelope: Envelope) -> None:
+    async def inspected(self, envelope: Envelope, message: Inspected) -> None:
         """The look came back: send the pending delivery, or judge what it shows of an earlier one."""
-        message = cast("Inspected", envelope.message)
         if message.activation == self._desk.actor.activation:
             if self._desk.pending is not None and self._desk.pending.message.delivery_id == message.delivery_id:
                 await self._send_natively(message.session, message.fault)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from fencepost.actors.delivery_calls import CancelDelivery, ReconcileDelivery
 from fencepost.actors.delivery_state import Heard, abandon, proves, report_of, unreadable_report, words
@@ -28,9 +28,8 @@ class OperatorWords:
     def __init__(self, desk: DeliveryDesk) -> None:
         self._desk = desk
 
-    async def reconcile(self, envelope: Envelope) -> None:
+    async def reconcile(self, envelope: Envelope, message: ReconcileDelivery) -> None:
         """Judge a transcript that somebody saw; a record that cannot be read stays uncertain (DA-7)."""
-        message = cast("ReconcileDelivery", envelope.message)
         try:
             row = await self._desk.find(message.delivery_id)
         except CorruptRecord as damage:
@@ -44,9 +43,9 @@ class OperatorWords:
             row = await self._desk.find(message.delivery_id) or row
         self._desk.actor.answer(envelope, report_of(row))
 
-    async def cancel(self, envelope: Envelope) -> None:
+    async def cancel(self, envelope: Envelope, message: CancelDelivery) -> None:
         """Take back what has not left; what has left is uncertain from now on (D-18)."""
-        delivery_id = cast("CancelDelivery", envelope.message).delivery_id
+        delivery_id = message.delivery_id
         if self._desk.pending is not None and self._desk.pending.message.delivery_id == delivery_id:
             said = words(self._desk.pending.message.mechanism, Heard.WITHDRAWN, "cancelled before it left")
             await self._desk.end_unsent("withdraw", said)

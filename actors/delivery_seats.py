@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from fencepost.actors.delivery_calls import AcknowledgeEvent, Deadline, PollEvents, ReplyEvent
 from fencepost.actors.delivery_messages import FleetSeatMailbox, HeadSeatOutbox, MailboxEvent, MechanismOutcome
@@ -35,9 +35,9 @@ class Seats:
         self._reply_open: set[str] = set()
         """Acknowledged events of a head seat whose reply window is open."""
 
-    async def poll(self, envelope: Envelope) -> None:
+    async def poll(self, envelope: Envelope, message: PollEvents) -> None:
         """Answer a poll with the queued event, or park it."""
-        wait_seconds = cast("PollEvents", envelope.message).wait_seconds
+        wait_seconds = message.wait_seconds
         number = str(next(self._polls))
         self._desk.waiting.pollers[number] = envelope
         await self.hand_out()
@@ -74,9 +74,8 @@ class Seats:
                 del self._desk.waiting.pollers[number]
                 self._desk.disarm(Deadline.POLL, number)
 
-    async def acknowledge(self, envelope: Envelope) -> None:
+    async def acknowledge(self, envelope: Envelope, message: AcknowledgeEvent) -> None:
         """The exact id, at whatever time: it was delivered, or consumed where the seat says how."""
-        message = cast("AcknowledgeEvent", envelope.message)
         row = await self._event(message.event_id)
         if row is None:
             await self._refuse_unknown(envelope, message.event_id)
@@ -90,9 +89,8 @@ class Seats:
             self._desk.arm(Deadline.REPLY, row.delivery_id, window)
         self._answer_event(envelope, applied=applied)
 
-    async def reply(self, envelope: Envelope) -> None:
+    async def reply(self, envelope: Envelope, message: ReplyEvent) -> None:
         """A reply proves that the seat had the event; a head seat's is waited for only within its window."""
-        message = cast("ReplyEvent", envelope.message)
         row = await self._event(message.event_id)
         if row is None:
             await self._refuse_unknown(envelope, message.event_id)

@@ -9,14 +9,12 @@ without an end and says so (`service_restarted`); it never starts it again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
 
 from attrs import evolve
 
 from fencepost.actors.actor import Actor
-from fencepost.actors.calls import Call
-from fencepost.actors.delivery_calls import AcceptPost, BindingQuery, ReceiptQuery, ResetConversation, RunEnded
+from fencepost.actors.delivery_calls import AcceptPost, ReceiptQuery, RunEnded
 from fencepost.actors.delivery_messages import AcceptedTurn, Binding, Dispatcher, Receipt, TurnEnd
 from fencepost.actors.inbound_state import (
     SERVICE_RESTARTED,
@@ -51,7 +49,7 @@ from fencepost.mailbox.delivery_records import (
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused
 from fencepost.mailbox.mutation import Delete, Mutation, NewEvent
-from fencepost.mailbox.query import Query
+from fencepost.mailbox.query import Query, first, only
 from fencepost.mailbox.records import IncarnationRecord, Record
 from fencepost.mailbox.text import told
 
@@ -74,13 +72,6 @@ class InboundDesk:
         self._dispatcher = dispatcher
         self._live = live
         self._running: dict[str, RunRecord] = {}
-        self.serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
-            BindingQuery: self._binding,
-            AcceptPost: self._accept,
-            ReceiptQuery: self._receipt,
-            ResetConversation: self._reset,
-            RunEnded: self._run_ended,
-        }
 
     # -- life --
 
@@ -114,7 +105,8 @@ class InboundDesk:
 
     # -- looking --
 
-    async def _binding(self, envelope: Envelope) -> None:
+    async def binding(self, envelope: Envelope) -> None:
+        """Tell which native session speaks for the pane now."""
         binding = binding_of(self._live())
         self._actor.answer(envelope, Binding(binding, None if binding else "no harness session is live in this pane"))
 
@@ -133,15 +125,15 @@ class InboundDesk:
         )
         return Traces(
             binding=binding_of(self._live()),
-            fence=cast("FenceRecord | None", next(iter(fences), None)),
-            fenced_elsewhere=any(cast("FenceRecord", fence).pane_id != self._pane_id for fence in elsewhere),
-            tombstone=cast("TombstoneRecord | None", next(iter(tombstones), None)),
-            acceptance=cast("AcceptanceRecord | None", next(iter(acceptances), None)),
-            settlement=cast("SettlementRecord | None", next(iter(settlements), None)),
+            fence=first(FenceRecord, fences),
+            fenced_elsewhere=any(fence.pane_id != self._pane_id for fence in only(FenceRecord, elsewhere)),
+            tombstone=first(TombstoneRecord, tombstones),
+            acceptance=first(AcceptanceRecord, acceptances),
+            settlement=first(SettlementRecord, settlements),
         )
 
-    async def _receipt(self, envelope: Envelope) -> None:
-        message = cast("ReceiptQuery", envelope.message)
+    async def receipt(self, envelope: Envelope, message: ReceiptQuery) -> None:
+        """Answer a lookup; it sends, accepts and dispatches nothing."""
         asked = Asked(
             delivery_id=message.delivery_id,
             pane_id=self._pane_id,
@@ -164,8 +156,9 @@ class InboundDesk:
 
     # -- accepting --
 
-    async def _accept(self, envelope: Envelope) -> None:
-        post = cast("AcceptPost", envelope.message).post
+    async def accept(self, envelope: Envelope, message: AcceptPost) -> None:
+        """Judge a post, and accept it if it is a new original."""
+        post = message.post
         refused = malformed(post, TEXT_BYTES_MAX)
         if refused is not None:
             self._actor.answer(envelope, refused)
@@ -255,7 +248,7 @@ class InboundDesk:
 
     async def _conversation(self) -> ConversationRecord | None:
         (rows,) = await self._load(Query(ConversationRecord, {"pane_id": self._pane_id}))
-        return cast("ConversationRecord", rows[0]) if rows else None
+        return first(ConversationRecord, rows)
 
     async def _publish(self, acceptance: AcceptanceRecord) -> RunRecord:
         now = self._system.clock.now_ns()
@@ -273,8 +266,8 @@ class InboundDesk:
             end = TurnEnd("failed", told(error))
         await self._system.ask(self._actor.address, RunEnded(self._actor.activation, turn.run_id, end))
 
-    async def _run_ended(self, envelope: Envelope) -> None:
-        message = cast("RunEnded", envelope.message)
+    async def run_ended(self, envelope: Envelope, message: RunEnded) -> None:
+        """A turn came to its end: write that down and tell the followers."""
         run = self._running.pop(message.run_id, None) if message.activation == self._actor.activation else None
         if run is not None:
             now = self._system.clock.now_ns()
@@ -284,7 +277,7 @@ class InboundDesk:
 
     # -- an operator's word --
 
-    async def _reset(self, envelope: Envelope) -> None:
+    async def reset(self, envelope: Envelope) -> None:
         """Forget the conversation's acceptances; their tombstones, and the turns that run, stay (section 8)."""
         where = {"pane_id": self._pane_id}
         acceptances, fences = await self._load(Query(AcceptanceRecord, where), Query(FenceRecord, where))
@@ -293,10 +286,10 @@ class InboundDesk:
             self._actor.answer(envelope, Unchanged())
             return
         now = self._system.clock.now_ns()
-        forgotten = {cast("AcceptanceRecord", acceptance).delivery_id for acceptance in acceptances}
+        forgotten = {acceptance.delivery_id for acceptance in only(AcceptanceRecord, acceptances)}
         deletes = [Delete(AcceptanceRecord, (delivery_id,)) for delivery_id in sorted(forgotten)]
         # The fence of what was accepted has done its work; any other keeps the pane closed.
-        if any(cast("FenceRecord", fence).delivery_id in forgotten for fence in fences):
+        if any(fence.delivery_id in forgotten for fence in only(FenceRecord, fences)):
             deletes.append(Delete(FenceRecord, (self._pane_id,)))
         after = conversation.next(conversation_id=self._system.ids.new_id("conversation"), at=now)
         event = NewEvent(

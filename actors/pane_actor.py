@@ -83,7 +83,7 @@ class PaneActor(Actor):
         self.waiting = Waiting(self, self._decide_parked)
         self._incarnations = PaneIncarnations(self)
         self._batches = PaneBatches(self)
-        self._deliveries = PaneDeliveries(self, self.pane_id, system, lambda: self.state.live)
+        self._deliveries = PaneDeliveries(self, self.pane_id, lambda: self.state.live)
 
     @property
     def state(self) -> PaneState:

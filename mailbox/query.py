@@ -16,7 +16,7 @@ from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.storable import require_storable
 
-__all__ = ["NOT_NULL", "Above", "Present", "Query", "only"]
+__all__ = ["NOT_NULL", "Above", "Present", "Query", "first", "only"]
 
 R = TypeVar("R", bound=Record)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
@@ -97,3 +97,8 @@ def only(record_type: type[R], rows: Iterable[Record]) -> list[R]:
             raise CorruptRecord(record_type.TABLE, f"the store answered a {type(row).__name__}")
         typed.append(row)
     return typed
+
+
+def first(record_type: type[R], rows: Iterable[Record]) -> R | None:
+    """Return the first row of one of several queries under its own type, or None if there is none."""
+    return next(iter(only(record_type, rows)), None)
