@@ -63,6 +63,8 @@ class System(Protocol):
     launcher: Launcher | None
     transcript: Transcript | None
     tools: Mapping[str, Tool]
+    delivery_debts: set[str]
+    """Panes that an earlier life left with a delivery under way."""
     mechanisms: Mapping[str, Mechanism]
     dispatcher: Dispatcher | None
     hooks: Hooks

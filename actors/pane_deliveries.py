@@ -2,7 +2,7 @@
 
 Deliveries are decided by the pane's actor, one message at a time, like everything else about the pane; they only have
 their files to themselves.  They cost a pane nothing until they are used: in a runtime that has neither a mechanism nor
-a dispatcher their rows are not even read.
+a dispatcher their rows are not even read, unless an earlier one left some unfinished.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class PaneDeliveries:
         return [] if self._desks is None else self._desks[0].leftovers()
 
     async def load(self) -> None:
-        """Take up what an earlier life left, where this runtime could have left it."""
+        """Take up what an earlier life left; no row is read where nothing of it can be there."""
         system = self._actor.system
-        if system.mechanisms or system.dispatcher is not None:
+        if system.mechanisms or system.dispatcher is not None or self._pane_id in system.delivery_debts:
             await self._opened()
 
     async def serve(self, envelope: Envelope) -> None:

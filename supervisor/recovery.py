@@ -15,7 +15,6 @@ that state asks for, exactly as it would after a crash of its own (protocol-inte
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import cast
 
 from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.line import MutationLine
@@ -29,7 +28,6 @@ from fencepost.mailbox.records import (
     IntentRecord,
     IntentState,
     ProjectionRecord,
-    Record,
     RunRecord,
 )
 from fencepost.supervisor.registry import Registry
@@ -47,21 +45,32 @@ async def recover(registry: Registry, line: MutationLine) -> None:
         panes.update(await _launches_under_way(line))
     (owed,) = await line.load(Query(ProjectionRecord))
     (batches,) = await line.load(Query(BatchRecord, {"checkpoint": None}))
-    for unfinished in (
-        Query(DeliveryRecord, {"resolved_at": None, "outcome": None}),
-        Query(FenceRecord),
-        Query(RunRecord, {"ended_at": None}),
-    ):
-        # A damaged row keeps nobody from opening; whoever uses it is told (design section 10).
-        with suppress(CorruptRecord):
-            (rows,) = await line.load(cast("Query[Record]", unfinished))
-            panes.update(cast("FenceRecord", row).pane_id for row in rows)
+    registry.delivery_debts = await _deliveries_under_way(line)
+    panes.update(registry.delivery_debts)
     for pane_id in sorted(panes):
         registry.wake(f"pane:{pane_id}")
     for projection in owed:
         registry.wake(f"intent:{projection.intent_id}")
     for batch in batches:
         registry.wake(batch.address)
+
+
+async def _deliveries_under_way(line: MutationLine) -> set[str]:
+    """Panes with a delivery, out or in, that has no end.
+
+    A damaged row keeps nobody from opening; whoever uses it is told (design section 10).
+    """
+    panes: set[str] = set()
+    with suppress(CorruptRecord):
+        (deliveries,) = await line.load(Query(DeliveryRecord, {"resolved_at": None, "outcome": None}))
+        panes.update(delivery.pane_id for delivery in deliveries)
+    with suppress(CorruptRecord):
+        (fences,) = await line.load(Query(FenceRecord))
+        panes.update(fence.pane_id for fence in fences)
+    with suppress(CorruptRecord):
+        (runs,) = await line.load(Query(RunRecord, {"ended_at": None}))
+        panes.update(run.pane_id for run in runs)
+    return panes
 
 
 async def _launches_under_way(line: MutationLine) -> set[str]:

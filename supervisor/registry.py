@@ -101,6 +101,8 @@ class Registry:
         self.callback = host.callback
         self.call_from_host = host.call
         self.executing: Counter[str] = Counter()
+        self.delivery_debts: set[str] = set()
+        """Panes that an earlier life left with a delivery under way."""
         self._options = options
         self._crash_points = crash_points
         self._awake: dict[str, Actor] = {}

@@ -526,7 +526,7 @@ class _Writer:
             assert not isinstance(job, Mutation)
             if isinstance(job, LoadEvents):
                 return _events(self._cursor, job.after, job.limit, self._where)
-            return _dead_letters(self._cursor, job.after, job.limit)
+            return _dead_letters(self._cursor, job.after, job.limit, self._where)
         except CorruptRecord as error:
             return error
 
@@ -543,18 +543,43 @@ def _require_unstorable(record: Record, error: Exception) -> None:
     raise error
 
 
+def _rows(cursor: sqlite3.Cursor, sql: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
+    """Return the rows; text that is not UTF-8, which no store of ours writes, comes as bytes.
+
+    sqlite3 raises on such text, and that error tells neither the row nor the column; who decodes the bytes can.
+    """
+    try:
+        return cursor.execute(sql, parameters).fetchall()
+    except sqlite3.OperationalError as error:
+        if not str(error).startswith("Could not decode"):
+            raise
+    cursor.connection.text_factory = _text_or_bytes
+    try:
+        return cursor.execute(sql, parameters).fetchall()
+    finally:
+        cursor.connection.text_factory = str
+
+
 def _select(cursor: sqlite3.Cursor, query: Query[R], where: str) -> list[R]:
     decode = codec_of(query.record_type).decode
-    return [decode(row, where) for row in cursor.execute(*select_sql(query))]
+    return [decode(row, where) for row in _rows(cursor, *select_sql(query))]
+
+
+def _numbered(cursor: sqlite3.Cursor, sql: str, after: int, limit: int | None, where: str) -> list[tuple[Any, ...]]:
+    """Return rows of a table with a seq and no blobs."""
+    rows = _rows(cursor, sql, (after, -1 if limit is None else limit))
+    for row in rows:
+        if any(type(value) is bytes for value in row):
+            raise CorruptRecord(f"{where}: seq {row[0]}", "holds text that is not UTF-8")
+    return rows
 
 
 def _events(cursor: sqlite3.Cursor, after: int, limit: int | None, where: str) -> list[Event]:
-    rows = cursor.execute(_EVENTS_SQL, (after, -1 if limit is None else limit))
-    return [decode_event(row, where) for row in rows]
+    return [decode_event(row, where) for row in _numbered(cursor, _EVENTS_SQL, after, limit, f"{where}: events")]
 
 
-def _dead_letters(cursor: sqlite3.Cursor, after: int, limit: int | None) -> list[DeadLetter]:
-    return [decode_dead_letter(row) for row in cursor.execute(_LETTERS_SQL, (after, -1 if limit is None else limit))]
+def _dead_letters(cursor: sqlite3.Cursor, after: int, limit: int | None, where: str) -> list[DeadLetter]:
+    return [decode_dead_letter(row) for row in _numbered(cursor, _LETTERS_SQL, after, limit, f"{where}: dead_letters")]
 
 
 class SqliteReader:
@@ -599,7 +624,7 @@ class SqliteReader:
     def dead_letters(self, after: int = 0, limit: int | None = None) -> list[DeadLetter]:
         """See `StoreReader.dead_letters`."""
         with self._faults():
-            return _dead_letters(self._connection.cursor(), after, limit)
+            return _dead_letters(self._connection.cursor(), after, limit, str(self._path))
 
     def pane_count(self) -> int:
         """See `StoreReader.pane_count`; two index seeks a pane, however long its history is."""

@@ -452,6 +452,26 @@ async def test_a_damaged_record_is_told_to_who_reads_it_and_to_nobody_else(sqlit
             reader.select(Query(IntentRecord))
 
 
+async def test_text_that_is_no_text_is_told_to_who_reads_it_and_to_nobody_else(sqlite_path, sqlite_url):
+    async with open_line(sqlite_url) as line:
+        await line.commit(putting(intent(), intent(2, pane_id="pane-2"), events=[event()]))
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as connection:
+        connection.execute("UPDATE intents SET to_base = CAST(X'FF41' AS TEXT) WHERE seq = 2")
+        connection.execute("INSERT INTO events VALUES (2, 1, CAST(X'FF41' AS TEXT), 'y', '{}')")
+        connection.execute("INSERT INTO dead_letters VALUES (1, 1, 'a', 'c', NULL, 'r', CAST(X'FF41' AS TEXT))")
+    async with open_line(sqlite_url) as line:
+        for ask in (lambda: line.load(Query(IntentRecord)), line.load_events, line.load_dead_letters):
+            with pytest.raises(CorruptRecord, match=r"to_base holds a value of type bytes|text that is not UTF-8"):
+                await ask()
+        assert line.fault is None
+        assert await line.load(Query(IntentRecord, {"pane_id": "pane-1"})) == [[intent()]]
+        await line.commit(putting(intent(3, pane_id="pane-3")))
+    with open_reader(sqlite_url) as reader:
+        for look in (lambda: reader.select(Query(IntentRecord)), reader.events, reader.dead_letters):
+            with pytest.raises(CorruptRecord):
+                look()
+
+
 async def test_a_damaged_word_or_type_is_told(sqlite_path, sqlite_url):
     async with open_line(sqlite_url) as line:
         await line.commit(putting(intent()))

@@ -314,7 +314,7 @@ async def test_a_killed_actor_comes_back_and_too_many_deaths_quarantine_it(url):
 
 
 FULL_DISK = """
-import resource, sys
+import os, resource, sys
 import trio
 from bridges import Workspace, moved
 from fencepost.supervisor import StoreFault, open_supervisor
@@ -322,7 +322,9 @@ from fencepost.supervisor import StoreFault, open_supervisor
 async def main(url):
     async with open_supervisor(url, reconciler=Workspace()) as supervisor:
         print((await supervisor.pane("pane").detect(moved("A", "B"))).intent_id)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        path = url.removeprefix("sqlite:///")
+        room = 100_000 + max(os.path.getsize(file) for file in (path, path + "-wal"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
         acknowledged = 0
         try:
             while True:

@@ -60,6 +60,7 @@ INVALID = {
     "a reply to what is uncertain": "reply = 'yes'",
     "half a session": "agent = 'claude-code'",
     "a fingerprint that is none": f"fingerprint = {GARBAGE}",
+    "a text that is no UTF-8": "text = CAST(X'FF41' AS TEXT)",
     "a report of another pane": "pane_id = 'gone', stop = NULL",
 }
 
@@ -161,6 +162,7 @@ ACCEPTED = {
     "under another binding": f"UPDATE acceptances SET binding = '{'0' * 64}'",
     "under another fingerprint": f"UPDATE acceptances SET fingerprint = '{'0' * 64}'",
     "its text hashes no more": "UPDATE acceptances SET text = 'another text'",
+    "its text is no UTF-8": "UPDATE acceptances SET text = CAST(X'FF41' AS TEXT)",
     "its binding is none": f"UPDATE acceptances SET binding = {GARBAGE}",
     "the acceptance is gone": "DELETE FROM acceptances",
     "the tombstone has other evidence": f"UPDATE tombstones SET fingerprint = '{'0' * 64}'",

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-
 import pytest
+import trio
+from deaths import all_deaths, distinct_deaths
 from delivery_scenarios import SCENARIOS, World, accepted, die_once
+from store_urls import KINDS, urls
 
 from fencepost.supervisor import Chaos
 
-_RUNS = itertools.count()
+
+@pytest.fixture(scope="module")
+def deaths_of():
+    """For each scenario its deaths that differ from each other and from those in the scenarios before it."""
+    met = set()
+    found = {}
+    for scenario in SCENARIOS:
+        learning = Chaos()
+        trio.run(scenario, f"memory://distinct-delivery-{scenario.__name__}", learning, World())
+        assert any(point.startswith("pane.") and point.endswith("/committed") for point in learning.trace)
+        found[scenario] = list(distinct_deaths(learning.trace, met))
+    return found
 
 
-def urls(tmp_path, kind):
-    run = next(_RUNS)
-
-    def url_of(name: str) -> str:
-        if kind == "memory":
-            return f"memory://deliveries-{run}-{name}"
-        return f"sqlite:///{tmp_path}/{run}-{name}.db"
-
-    return url_of
-
-
-async def sweep(scenario, url_of):
-    learning = Chaos()
-    await scenario(url_of("learn"), learning, World())
-    counts: Counter[str] = Counter()
+async def die(scenario, deaths, url_of):
     bad = []
-    for index, point in enumerate(learning.trace):
-        counts[point] += 1
-        for what in ("actor", "runtime"):
-            wrong = await die_once(scenario, url_of(f"{index}-{what}"), point, counts[point], what)
-            bad += [f"{point}#{counts[point]} {what}: {one}" for one in wrong]
+    for number, (point, nth, kill) in enumerate(deaths):
+        wrong = await die_once(scenario, url_of(str(number)), point, nth, kill.value)
+        bad += [f"{point}#{nth} {kill}: {one}" for one in wrong]
     assert not bad, "\n".join(bad[:20])
-    assert any(point.startswith("pane.") and point.endswith("/committed") for point in learning.trace)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_every_death_of_every_delivery_in_memory(scenario, tmp_path):
-    await sweep(scenario, urls(tmp_path, "memory"))
+async def test_every_death_of_every_delivery_in_memory(scenario, tmp_path, deaths_of):
+    await die(scenario, deaths_of[scenario], urls(tmp_path, "memory"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-async def test_every_death_of_every_delivery_on_sqlite(scenario, tmp_path):
-    await sweep(scenario, urls(tmp_path, "sqlite"))
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_death_at_every_point_of_every_delivery(scenario, tmp_path, kind):
+    url_of = urls(tmp_path, kind)
+    learning = Chaos()
+    await scenario(url_of("learn"), learning, World())
+    await die(scenario, all_deaths(learning.trace), url_of)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
