@@ -158,6 +158,8 @@ async def live(world: World, folder: Path, history) -> None:
                 await settle(world, folder)
             case "another session", [session]:
                 await world.pane.launch("claude-code", session)
+            case other:
+                raise AssertionError(other)
         await judge(world)
     await world.stop()
     assert await check(world.url) == []
