@@ -254,7 +254,8 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
 
 def delivery_transitions() -> tuple[list[str], set[str]]:
     """Return the calls about deliveries, and what else a pane commits of one."""
-    made = [vars(message)["CALL"] for message in vars(delivery_calls).values() if "CALL" in getattr(message, "__dict__", ())]
+    messages = (getattr(delivery_calls, name) for name in delivery_calls.__all__)
+    made = [message.CALL for message in messages if "CALL" in vars(message)]
     desks = (delivery_desk, delivery_seats, delivery_native, delivery_operator, inbound_desk)
     source = "".join(map(inspect.getsource, desks))
     committing = r"(?:hear|_hear_of|end_unsent|_commit|_commit_first)"
