@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - a script, not a package
-"""Render the tables of README that come from the code: the protocols', and the list of chaos points.
+"""Render the tables of README that come from the code: the protocols', the ladder, and the list of chaos points.
 
     python docs/tables.py --check README.md     exit 1 if a table in README is not the code's
     python docs/tables.py --write README.md     replace each table by the code's
@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Final, get_args
 
@@ -20,6 +21,12 @@ import click
 
 from fencepost.actors import (
     calls,
+    delivery_calls,
+    delivery_desk,
+    delivery_native,
+    delivery_operator,
+    delivery_seats,
+    inbound_desk,
     intent_actor,
     invocation,
     pane_actor,
@@ -34,6 +41,7 @@ from fencepost.actors import (
 from fencepost.actors.intent_events import IntentEvent, Plan
 from fencepost.actors.intent_state import TABLE, Code
 from fencepost.actors.intent_verdicts import VERDICTS, Relation
+from fencepost.mailbox.ladder import ANYTHING_ELSE, MAPPING, Fallback, Mapped, Reach, Retry, Stage, Stop, may_follow
 from fencepost.mailbox.records import CallStatus, Replay
 from fencepost.supervisor.chaos import BOUNDARIES
 
@@ -141,6 +149,65 @@ def tool_orphans() -> str:
     return markdown(("declared when it began", "declared now", "not cancelled", "cancelled"), rows)
 
 
+# -- the ladder ----------------------------------------------------------------------------------------------------
+
+MEANINGS: Final[Mapping[Stage | Stop, str]] = {
+    Stage.STORED: "it is written down, and its delivery is owed; nobody need have been reached",
+    Stage.DELIVERED: "the other side of the line has it: a channel, a bridge, a mailbox; the harness need not",
+    Stage.CONSUMED: "the harness took it: a turn was queued, started or steered; no model need have read it",
+    Stage.RESPONDED: "something came back that belongs to it: a reply, or the end of its turn",
+    Stop.UNAVAILABLE: "there was no permitted way, so nothing left",
+    Stop.UNCERTAIN: "it left, or may have, and nobody knows how far it got",
+    Stop.EXPIRED: "it ended before anybody consumed it",
+    Stop.REJECTED: "a rule or a check turned it down",
+}
+
+RETRIES: Final[Mapping[Retry, str]] = {
+    Retry.NO: "no",
+    Retry.ORIGINAL_RECEIPT: "answered from the original; nothing is sent",
+    Retry.NEW_REQUEST: "a new request, with an id of its own",
+    Retry.AFTER_RECONCILE: "not before it is known what became of it",
+    Retry.NEW_ID: "under a new id",
+}
+
+FALLBACKS: Final[Mapping[Fallback, str]] = {
+    Fallback.NO: "no",
+    Fallback.BEFORE_DISPATCH: "the mechanism's own, if nothing was ever sent",
+}
+
+
+def ladder_steps() -> str:
+    """Render what each stage and stop means and what may follow it."""
+    rows = []
+    for word in [*Stage, *Stop]:
+        following = may_follow(Reach(word) if isinstance(word, Stage) else Reach(stop=word))
+        automatic = "yes" if following.automatic_retry else "no"
+        then = (RETRIES[following.explicit_retry], automatic, FALLBACKS[following.fallback])
+        rows.append([f"`{word}`", MEANINGS[word], *then])
+    return markdown(("report", "means", "sent again by a caller", "by itself", "by another channel"), rows)
+
+
+def ladder_mapping() -> str:
+    """Render where each mechanism's own words stand on the ladder, a mechanism a row."""
+    rows = [
+        [f"`{mechanism}`", "; ".join(said_as(list(same)) for _, same in groupby(mapped, lambda row: row.reach))]
+        for mechanism, mapped in groupby(MAPPING, lambda row: row.mechanism)
+    ]
+    return markdown(("mechanism", "its words, and what they are on the ladder"), rows)
+
+
+def said_as(mapped: Sequence[Mapped]) -> str:
+    """Render neighbouring rows of one reach: the words of one outcome together, then the reach."""
+    said = []
+    for outcome, rows in groupby(mapped, lambda row: row.outcome):
+        natives = [row.native for row in rows]
+        words = [f"`{native}`" for native in natives if native is not None and native is not ANYTHING_ELSE]
+        words += ["anything else"] if ANYTHING_ELSE in natives else []
+        said += [f"`{outcome}`"] if None in natives else []
+        said += [f"`{outcome}` ({', '.join(words)})"] if words else []
+    return f"{', '.join(said)} → {mapped[0].reach}"
+
+
 # -- chaos points --------------------------------------------------------------------------------------------------
 
 LINE: Final = ("enqueued", "begun", "written", "committed")
@@ -167,9 +234,12 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
     tool_sources = "".join(map(inspect.getsource, (tool_execution, tool_writes, invocation)))
     beside_a_batch = set(re.findall(r'label="batch\.(\w+)"', tool_sources)) - of_a_batch - set(batch_calls)
     deciding = ("decided", *LINE, "applied")
+    delivery_calls_made, of_a_delivery = delivery_transitions()
     return [
         ("a pane serves a call", named("pane", pane_calls), BOUNDARIES),
         ("a pane does something unasked", named("pane", of_its_own), deciding),
+        ("a pane serves a call about a delivery", named("pane", delivery_calls_made), BOUNDARIES),
+        ("a pane writes down what became of a delivery", named("pane", of_a_delivery), deciding),
         ("an event happens to an intent, together with the pane's part", named("intent", events), deciding),
         ("a reconciler plans", named("intent", ["plan"]), BOUNDARIES),
         ("a reconciler has answered", named("intent", ["reconcile"]), ("decided",)),
@@ -180,6 +250,16 @@ def chaos_groups() -> list[tuple[str, list[str], tuple[str, ...]]]:
         ("a running tool saves something, or a hook failed", named("batch", beside_a_batch), LINE),
         ("the supervisor tells of an actor", named("supervisor", ["crashed", "quarantined", "revived"]), LINE),
     ]
+
+
+def delivery_transitions() -> tuple[list[str], set[str]]:
+    """Return the calls about deliveries, and what else a pane commits of one."""
+    messages = (getattr(delivery_calls, name) for name in delivery_calls.__all__)
+    made = [message.CALL for message in messages if "CALL" in vars(message)]
+    desks = (delivery_desk, delivery_seats, delivery_native, delivery_operator, inbound_desk)
+    source = "".join(map(inspect.getsource, desks))
+    committing = r"(?:hear|_hear_of|end_unsent|_commit|_commit_first)"
+    return made, set(re.findall(rf'\.{committing}\(\s*"(\w+)"', source)) - set(made)
 
 
 def chaos_points() -> str:
@@ -205,6 +285,8 @@ RUNTIME_TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "tool-statuses": tool_statuses,
     "tool-transitions": tool_transitions,
     "tool-orphans": tool_orphans,
+    "ladder-steps": ladder_steps,
+    "ladder-mapping": ladder_mapping,
     "chaos-points": chaos_points,
 }
 

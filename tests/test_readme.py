@@ -19,14 +19,43 @@ import attrs
 import pytest
 import trio
 from click.testing import CliRunner
+from delivery_scenarios import (
+    FIRST,
+    SCENARIOS as DELIVERY_SCENARIOS,
+    SECOND,
+    Scenario as DeliveryScenario,
+    World as DeliveryWorld,
+    opened,
+    stored_events,
+    taken,
+)
 from intent_scenarios import SCENARIOS
 from tool_scenarios import SCENARIOS as TOOL_SCENARIOS, Scenario as ToolScenario, World
 
-from fencepost.actors import intent_state, tool_results
+from fencepost.actors import delivery_state, inbound_state, intent_state, tool_results
 from fencepost.mailbox import errors
 from fencepost.mailbox.records import CallStatus, Checkpoint
 from fencepost.mailbox.stores.store import SCHEMES
-from fencepost.supervisor import Chaos, Invocation, Options, Reason, cli, open_supervisor, tool_invariants
+from fencepost.supervisor import (
+    ActorCrashed,
+    ChannelTurn,
+    Chaos,
+    FleetSeatMailbox,
+    HarnessSeatControl,
+    HeadSeatOutbox,
+    InboundPost,
+    Invocation,
+    Options,
+    Outbound,
+    Reason,
+    Stage,
+    Stop,
+    TurnEnd,
+    cli,
+    delivery_invariants,
+    open_supervisor,
+    tool_invariants,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -131,6 +160,73 @@ async def test_every_point_and_event_of_every_tool_scenario_is_listed(
         assert {event.kind async for event in supervisor.events(follow=False)} <= kinds_shown()
 
 
+async def out_of_time(url: str, chaos: Chaos, world: DeliveryWorld) -> None:
+    """What no scenario waits for: nobody polls, nobody acknowledges, nothing runs there."""
+    world.session = None
+    async with opened(url, world, chaos, times={"grace": 0.0, "acknowledge": 0.0}) as (_, pane):
+        await pane.deliver(Outbound("hello", "head_seat"))
+        await pane.deliver(Outbound("hello", "harness_seat"))
+    async with opened(url, world, chaos, times={"acknowledge": 0.0}) as (_, pane), trio.open_nursery() as nursery:
+        await (await taken(pane, world, Outbound("hello", "fleet_seat", FIRST), nursery))()
+
+
+async def taken_up(url: str, chaos: Chaos, world: DeliveryWorld) -> None:
+    """What a pane finds under way when its actor died: a delivery that had left, and a turn that ran."""
+    async with opened(url, world, chaos) as (supervisor, pane):
+        await pane.launch("claude-code", "session-1")
+        world.gate = trio.Event()
+        await pane.accept(InboundPost(FIRST, (await pane.binding()).binding, "from the pane"))
+        async with trio.open_nursery() as nursery:
+            event = await taken(pane, world, Outbound("hello", "fleet_seat", SECOND), nursery)
+            await supervisor.kill("pane:pane")
+            with pytest.raises(ActorCrashed):
+                await event()
+        await pane.binding()
+
+
+async def turned_down(url: str, chaos: Chaos, world: DeliveryWorld) -> None:
+    """A turn from the pane that a rule refuses."""
+    world.answers = TurnEnd("failed", "policy_refused")
+    async with opened(url, world, chaos) as (supervisor, pane):
+        await pane.launch("claude-code", "session-1")
+        await pane.accept(InboundPost(FIRST, (await pane.binding()).binding, "from the pane"))
+        async for event in supervisor.events():
+            if event.kind == "delivery.failed":
+                break
+
+
+DELIVERY_LIVES = [*DELIVERY_SCENARIOS, out_of_time, taken_up, turned_down]
+
+
+@pytest.mark.parametrize("scenario", DELIVERY_LIVES, ids=lambda scenario: scenario.__name__)
+async def test_every_point_and_event_of_every_delivery_is_listed(
+    scenario: DeliveryScenario, tables: ModuleType
+) -> None:
+    url, chaos = f"memory://readme-deliveries-{scenario.__name__}", Chaos()
+    await scenario(url, chaos, DeliveryWorld())
+    assert set(chaos.trace) <= points_listed(tables)
+    shown = data_shown()
+    async with open_supervisor(url) as supervisor:
+        for kind, data in await stored_events(supervisor):
+            assert kind in kinds_shown()
+            assert not kind.startswith("delivery.") or data.keys() <= shown[kind]
+
+
+async def test_every_point_and_word_that_is_listed_of_a_delivery_occurs(tables: ModuleType) -> None:
+    passed: set[str] = set()
+    told: dict[str, set[str]] = {}
+    for scenario in DELIVERY_LIVES:
+        url, chaos = f"memory://readme-occurs-{scenario.__name__}", Chaos()
+        await scenario(url, chaos, DeliveryWorld())
+        passed |= {point.partition("/")[0] for point in chaos.trace}
+        async with open_supervisor(url) as supervisor:
+            for kind, data in await stored_events(supervisor):
+                told.setdefault(kind, set()).update(data)
+    listed = {name for what, names, _ in tables.chaos_groups() if what.endswith("a delivery") for name in names}
+    assert listed <= passed
+    assert data_shown() == {kind: names for kind, names in told.items() if kind.startswith("delivery.")}
+
+
 async def test_the_supervisors_own_points_are_listed(tables: ModuleType) -> None:
     chaos = Chaos()
     async with open_supervisor("memory://", chaos=chaos, options=Options(crashes_max=1)) as supervisor:
@@ -194,10 +290,13 @@ def test_every_cited_test_exists(page: Path) -> None:
 
 def test_every_row_of_the_crash_tables_cites_a_test() -> None:
     intents, tools = (rows_under(name, text_of(README)) for name in ("## After a crash", "### With a tool batch"))
-    assert [int(row[0]) for row in intents + tools] == list(range(1, 36))
-    assert all(names_in(row[-1]) and set(names_in(row[-1])) <= defined_tests() for row in intents + tools)
+    out, into = (rows_under(f"### With a message {way} a pane", text_of(README)) for way in ("to", "from"))
+    every = intents + tools + out + into
+    assert [int(row[0]) for row in every] == list(range(1, 55))
+    assert all(names_in(row[-1]) and set(names_in(row[-1])) <= defined_tests() for row in every)
     assert durable_in(intents) <= {str(code) for code in intent_state.Code}
     assert durable_in(tools) <= {str(status) for status in CallStatus}
+    assert durable_in(out + into) <= {str(word) for word in [*Stage, *Stop]}
 
 
 def durable_in(rows: list[list[str]]) -> set[str]:
@@ -216,6 +315,12 @@ def test_the_options_are_those_of_the_code() -> None:
 
 def kinds_shown() -> set[str]:
     return {name for row in rows_under("## Events", docs("operations")) for name in names_in(row[0])}
+
+
+def data_shown() -> dict[str, set[str]]:
+    """What operations.md says that the events of deliveries carry."""
+    table = rows_under("### What the events of deliveries carry", docs("operations"))
+    return {kind: set(names_in(row[1])) for row in table for kind in names_in(row[0])}
 
 
 def words_of(*folders: str) -> Iterator[str]:
@@ -272,6 +377,34 @@ def test_the_laws_of_tool_batches_are_those_of_the_audit() -> None:
     shown = [number for number, _ in rows_under("## The laws", docs("tools"))]
     assert shown == re.findall(r"^    (\d{3})  ", tool_invariants.__doc__ or "", re.MULTILINE)
     assert len(shown) == 14
+
+
+def test_the_laws_of_deliveries_are_those_of_the_audit() -> None:
+    shown = [number for number, _ in rows_under("### The laws of deliveries", docs("operations"))]
+    assert shown == re.findall(r"^    (\d{3})  ", delivery_invariants.__doc__ or "", re.MULTILINE)
+    assert len(shown) == 5
+
+
+def test_the_deadlines_of_deliveries_are_those_of_the_code() -> None:
+    async def nothing(_message: object) -> None: ...
+
+    made = [HeadSeatOutbox(), FleetSeatMailbox(), HarnessSeatControl(nothing), ChannelTurn(nothing)]
+    seconds = {
+        (type(one).__name__, name): value
+        for one in made
+        for name, value in attrs.asdict(one, recurse=False).items()
+        if name.endswith("_seconds")
+    }
+    table = rows_under("### Deadlines", docs("deliveries"))
+    shown = {(names_in(row[0])[0], names_in(row[1])[0]): ast.literal_eval(row[2]) for row in table}
+    assert shown == seconds
+
+
+def test_what_the_runtime_says_of_itself_about_a_delivery_is_in_the_words_of_the_code() -> None:
+    text = " ".join(docs("deliveries").split())
+    assert delivery_state.FENCED in text
+    assert inbound_state.SERVICE_RESTARTED in text
+    assert inbound_state._TAG in text
 
 
 def test_what_a_closed_batch_says_is_in_the_words_of_the_code() -> None:

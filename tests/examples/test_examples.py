@@ -92,6 +92,37 @@ def test_a_tool_has_ten_lines() -> None:
     assert len(ast.unparse(tool).splitlines()) + len(declared) <= 10
 
 
+SENDING = "sending: The build is green."
+RESPONDED = "settled: responded; the same message again: original_receipt"
+UNCERTAIN = "failed: uncertain; the same message again: after_reconcile"
+
+
+def test_a_message_is_sent_once_and_every_later_run_is_told_what_became_of_it(tmp_path: Path) -> None:
+    for printed in ([SENDING, RESPONDED], [RESPONDED], [RESPONDED]):
+        ran = run("delivery.py", cwd=tmp_path)
+        assert (ran.returncode, ran.stderr, ran.stdout.splitlines()) == (0, "", printed)
+    assert trio.run(check, f"sqlite:///{tmp_path / 'messages.db'}") == []
+
+
+def test_a_message_killed_while_it_is_sent_is_uncertain_and_never_sent_again(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "delivery.py")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == f"{SENDING}\n"
+        first.kill()
+    told = UNCERTAIN if first.returncode else RESPONDED  # 0: it was done before the signal came
+    for _ in range(2):
+        ran = run("delivery.py", cwd=tmp_path)
+        assert (ran.returncode, ran.stderr, ran.stdout) == (0, "", f"{told}\n")
+    assert trio.run(check, f"sqlite:///{tmp_path / 'messages.db'}") == []
+
+
+def test_a_message_has_ten_lines() -> None:
+    tree = ast.parse((EXAMPLES / "delivery.py").read_text(encoding="utf-8"))
+    functions = [node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)]
+    assert sum(len(ast.unparse(function).splitlines()) for function in functions) <= 10
+
+
 def test_the_chaos_test_finds_every_death_survived(tmp_path: Path) -> None:
     ran = run("chaos_test.py", cwd=tmp_path, seconds=60)
     assert (ran.returncode, ran.stderr) == (0, "")
