@@ -173,7 +173,7 @@ class Clearance:
                 return arguments
             case Replace():
                 return await self._validated(tool, json_text(answer.arguments, "the replaced arguments"))
-            case Block():
+            case Block(text=str(), terminate=bool()):
                 bytes_max = self._system.result_bytes_max
                 return _Blocked(outcome=not_executed(answer.text, bytes_max, terminate=answer.terminate))
             case _:
