@@ -137,7 +137,9 @@ class Executions:
         executing, name = self._system.executing, invocation.invocation_id
         executing[name] += 1
         try:
-            return await self._system.callback(tool.execute, json_value(arguments), invocation)
+            return await self._system.callback(
+                tool.execute, json_value(arguments), invocation, grace=self._system.tool_grace_seconds
+            )
         finally:
             executing[name] -= 1
             if not executing[name]:
@@ -182,7 +184,10 @@ class Executions:
     async def _review(
         self, hook: Callable[..., Awaitable[object]], call: CallRecord, outcome: Outcome
     ) -> ToolResult | None:
-        replaced = await self._system.callback(hook, call_view(call), result_of(outcome), call.invocation_id)
+        grace = self._system.tool_grace_seconds
+        replaced = await self._system.callback(
+            hook, call_view(call), result_of(outcome), call.invocation_id, grace=grace
+        )
         if replaced is not None and not isinstance(replaced, ToolResult):
             raise TypeError(f"after_tool must answer None or a ToolResult, not {replaced!r}")
         return replaced

@@ -97,12 +97,13 @@ class Host(Protocol):
         """
         ...
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, grace: float = 0) -> T:
         """Runtime → host: run the host's own function on the host's loop and answer its value or raise its exception.
 
         A function that returns something other than an awaitable is tolerated: that is the answer.  Cancelling the
-        waiting trio task cancels the callback.  On asyncio a callback that ignores this is abandoned after a grace;
-        whatever it does later is ignored.
+        waiting trio task cancels the callback; what it still returns or raises is its answer.  On asyncio a callback
+        that has not ended `grace` seconds later, or the host's own shorter bound where that is more or the runtime is
+        stopping, is abandoned; whatever it does later is ignored.
 
         Raises: what `fn` raises; `CallbackStopped` if it ended by something that is not an `Exception`.
         """
@@ -249,7 +250,7 @@ class TrioHost:
         """Await `fn(*args)`."""
         return await fn(*args)
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, grace: float = 0) -> T:  # noqa: ARG002 - nothing is abandoned here
         """Await `fn(*args)`, or answer its value if there is nothing to await.
 
         Whatever a callback raises ends its own work and not the runtime, Ctrl-C excepted; see `_own_end`.
