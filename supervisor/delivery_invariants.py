@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-
 from fencepost.mailbox.claim import fingerprint_of
 from fencepost.mailbox.stores.store import StoreReader
 from fencepost.mailbox.strict_json import json_value

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 import trio
@@ -133,7 +134,7 @@ class _Capture:
             lost, self._file = self._file, None
             if lost is not None:
                 with suppress(OSError):
-                    os.unlink(lost.name)
+                    Path(lost.name).unlink()
 
     def result(self, note: str = "", *, is_error: bool = False) -> ToolResult:
         """The snapshot as a result, with what is to be said about it below."""

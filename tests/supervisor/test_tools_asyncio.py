@@ -21,10 +21,10 @@ from fencepost.supervisor import (
     Replay,
     Tool,
     ToolResult,
+    asyncio_host,
     check,
     open_supervisor,
 )
-from fencepost.supervisor import asyncio_host  # noqa: I001
 
 TURN = ModelTurn("turn-1", 1)
 
@@ -144,7 +144,8 @@ def test_what_a_cancelled_tool_still_comes_to_within_its_grace_is_kept_on_asynci
                     raise ValueError("tidied up") from None
             return ToolResult("tidied up")
 
-        async with open_supervisor(url, tools=[Tool("tidy", tidy)], options=Options(tool_grace_seconds=30)) as supervisor:
+        options = Options(tool_grace_seconds=30)
+        async with open_supervisor(url, tools=[Tool("tidy", tidy)], options=options) as supervisor:
             batch = await started(supervisor, PlannedCall("a", "tidy"))
             await running.wait()
             assert await batch.cancel() == Applied()

@@ -8,8 +8,7 @@ import threading
 import pytest
 import trio
 import trio.testing
-from tool_scenarios import call, opened, started, texts
-from tool_scenarios import World as Tools
+from tool_scenarios import World as Tools, call, opened, started, texts
 
 from fencepost.mailbox.envelope import Envelope
 from fencepost.supervisor import (
