@@ -117,7 +117,10 @@ async def test_without_room_for_the_whole_output_the_end_of_it_is_still_the_resu
 
     class Full(io.BufferedWriter):
         write = no_room
-        name = str(tmp_path / "full")
+
+        @property
+        def name(self) -> str:
+            return str(tmp_path / "full")
 
     def made(**_more):
         return Full(io.FileIO(tmp_path / "full", "w"))
