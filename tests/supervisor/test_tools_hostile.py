@@ -122,8 +122,9 @@ async def test_an_integer_that_python_would_not_read_back_is_unstorable_everywhe
     assert runs == [1]
 
 
-async def test_integers_of_every_other_size_are_kept_and_audited(url):
-    kept = [2**63, -(10**4_299), 10**4_299]
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64, -(2**63), -(2**63) - 1, -(10**4_299), 10**4_299])
+async def test_integers_of_every_other_size_are_kept_and_audited(url, number):
+    kept = [number]
 
     async def tool(_arguments, invocation) -> ToolResult:
         await invocation.set_memo("kept", kept)
@@ -135,7 +136,9 @@ async def test_integers_of_every_other_size_are_kept_and_audited(url):
     assert await check(url) == []
     async with open_supervisor(url) as supervisor:
         (entry,) = await supervisor.pane("pane").entries()
-        assert entry.details == kept
+        told = {event.kind: event.data async for event in supervisor.events(follow=False)}
+    assert entry.details == told["tool_start"]["arguments"]["n"] == told["tool_end"]["result"]["details"] == kept
+    assert isinstance(told["tool_end"]["result"]["details"][0], int)
 
 
 @pytest.mark.parametrize("answer", [Block("no", terminate=None), Block("no", terminate=1), Block(7), 7, object])
