@@ -155,7 +155,7 @@ def _where(query: Query[Any]) -> tuple[str, list[object]]:
         elif isinstance(value, bool):
             terms.append(f"{name} = {value:d}")  # written out, so that a partial index over it can be used
         elif isinstance(value, tuple) and len(value) > VARIABLES_MAX:
-            terms.append(f"{name} IN (SELECT value FROM json_each(?))")
+            terms.append(f"{name} IN (SELECT value FROM json_each(?))")  # noqa: S608 - the program's own name
             parameters.append(orjson.dumps([plain(one) for one in value]).decode())
         elif isinstance(value, tuple):
             terms.append(f"{name} IN ({', '.join('?' * len(value))})")
