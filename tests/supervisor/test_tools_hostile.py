@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import pytest
 import trio
@@ -136,7 +137,7 @@ async def test_integers_of_every_other_size_are_kept_and_audited(url, number):
     assert await check(url) == []
     async with open_supervisor(url) as supervisor:
         (entry,) = await supervisor.pane("pane").entries()
-        told = {event.kind: event.data async for event in supervisor.events(follow=False)}
+        told: dict[str, Any] = {event.kind: event.data async for event in supervisor.events(follow=False)}
     assert entry.details == told["tool_start"]["arguments"]["n"] == told["tool_end"]["result"]["details"] == kept
     assert isinstance(told["tool_end"]["result"]["details"][0], int)
 
