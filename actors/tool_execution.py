@@ -135,15 +135,18 @@ class Executions:
 
     async def _call_tool(self, tool: Tool, arguments: str, invocation: Invocation) -> object:
         executing, name = self._system.executing, invocation.invocation_id
-        executing[name] += 1
-        try:
-            return await self._system.callback(
-                tool.execute, json_value(arguments), invocation, grace=self._system.tool_grace_seconds
-            )
-        finally:
-            executing[name] -= 1
-            if not executing[name]:
-                del executing[name]
+
+        async def counted() -> object:
+            """On the bridge's loop, so that what goes on there unheeded is counted until it ends."""
+            executing[name] += 1
+            try:
+                return await tool.execute(json_value(arguments), invocation)
+            finally:
+                executing[name] -= 1
+                if not executing[name]:
+                    del executing[name]
+
+        return await self._system.callback(counted, grace=self._system.tool_grace_seconds)
 
     # -- from the end of a tool to its outcome --
 

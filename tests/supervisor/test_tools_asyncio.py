@@ -157,6 +157,35 @@ def test_what_a_cancelled_tool_still_comes_to_within_its_grace_is_kept_on_asynci
     run(main)
 
 
+def test_a_replay_beside_an_execution_that_will_not_end_is_told_on_asyncio(url, monkeypatch):
+    monkeypatch.setattr(asyncio_host, "CALLBACK_GRACE", 0.01)
+
+    async def main() -> None:
+        runs, running, release = [], asyncio.Event(), asyncio.Event()
+
+        async def stubborn(_arguments, _invocation):
+            runs.append(1)
+            if len(runs) == 1:
+                running.set()
+                while not release.is_set():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await release.wait()
+            return ToolResult("done")
+
+        options = Options(tool_grace_seconds=0.05)
+        tools = [Tool("stubborn", stubborn, replay=Replay.SAFE)]
+        async with open_supervisor(url, tools=tools, options=options) as supervisor:
+            batch = await started(supervisor, PlannedCall("a", "stubborn"))
+            await running.wait()
+            await supervisor.kill(batch.address)
+            await batch.wait()
+            kinds = [event.kind async for event in supervisor.events(follow=False)]
+            release.set()
+            assert (len(runs), kinds.count("tool_replay.overlaps")) == (2, 1)
+
+    run(main)
+
+
 def test_a_cancelled_tool_that_takes_its_time_does_not_hold_the_closing_up_on_asyncio(url):
     async def main() -> None:
         running, release = asyncio.Event(), asyncio.Event()
