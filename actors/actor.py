@@ -103,8 +103,8 @@ class System(Protocol):
         """Show followers an event that is not stored."""
         ...
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
-        """Run one of the bridge's own functions on the bridge's loop."""
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, grace: float = 0) -> T:
+        """Run one of the bridge's own functions on the bridge's loop; `grace`: seconds it may take to be cancelled."""
         ...
 
     async def call_from_host(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:

@@ -97,6 +97,8 @@ class Invocation:
         self._token = trio.lowlevel.current_trio_token()
         self._expired: str | None = None
         self._ended = False
+        self._settling = False
+        """Whether the outcome is being made: nothing is passed on any more."""
         self._accepted: deque[tuple[Progress, bool]] = deque()
         self._wanted: deque[Progress] = deque()
         self._more: trio.Event | None = None
@@ -144,6 +146,8 @@ class Invocation:
         """Runtime's side: pass on what `update` accepted."""
         while self._accepted:
             progress, checkpoint = self._accepted.popleft()
+            if self._settling:
+                continue  # of another thread, which was looking away when the invocation expired
             self._on_progress(self._call, progress)
             if checkpoint:
                 self._want(progress)
@@ -184,6 +188,7 @@ class Invocation:
     def all_written(self) -> bool:
         """Runtime's side, after `expire`: pass on every accepted update; whether all checkpoints are committed."""
         self.take_updates()
+        self._settling = True
         return self._idle is None or self._idle.is_set()
 
     async def checkpoints_written(self) -> None:

@@ -239,7 +239,8 @@ class PaneActor(Actor):
     # -- tool calls --
 
     async def _pre_tool_use(self, envelope: Envelope, message: PreToolUse) -> None:
-        await self._boundary(envelope, message, patient=message.wait_seconds > 0)
+        if not envelope.reply.abandoned:  # nobody would hear of it, and it might bind an intent to a batch that is over
+            await self._boundary(envelope, message, patient=message.wait_seconds > 0)
 
     async def _boundary(self, envelope: Envelope, message: PreToolUse, *, patient: bool, parked: bool = False) -> None:
         """Decide a tool call until it has an answer or is parked; an acknowledgement is not an answer."""

@@ -185,6 +185,8 @@ class ToolBatchActor(Actor):
         in_quarantine = (one for one, count in self._held_up_by.items() if count and self.system.in_quarantine(one))
         address = next(in_quarantine, None)
         if address is None:
+            # Whoever looks now and then with a timeout of its own must not leave a caller behind each time.
+            self._waiting = [one for one in self._waiting if not one.reply.abandoned]
             self._waiting.append(envelope)
         else:
             envelope.reply.fail(ActorQuarantined(address))

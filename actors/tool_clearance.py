@@ -167,13 +167,16 @@ class Clearance:
         hook = cast("Callable[..., Awaitable[object]] | None", self._system.hooks.before_tool)
         if hook is None:
             return arguments
-        answer = await self._system.callback(hook, call_view(call), json_value(arguments), call.invocation_id)
+        grace = self._system.tool_grace_seconds
+        answer = await self._system.callback(
+            hook, call_view(call), json_value(arguments), call.invocation_id, grace=grace
+        )
         match answer:
             case None:
                 return arguments
             case Replace():
                 return await self._validated(tool, json_text(answer.arguments, "the replaced arguments"))
-            case Block():
+            case Block(text=str(), terminate=bool()):
                 bytes_max = self._system.result_bytes_max
                 return _Blocked(outcome=not_executed(answer.text, bytes_max, terminate=answer.terminate))
             case _:
@@ -183,7 +186,7 @@ class Clearance:
         if tool.validate is None:
             return arguments
         validate = cast("Callable[..., Awaitable[object]]", tool.validate)
-        answer = await self._system.callback(validate, json_value(arguments))
+        answer = await self._system.callback(validate, json_value(arguments), grace=self._system.tool_grace_seconds)
         return json_text(answer, "the validated arguments")
 
     def _heard(self, call: CallRecord, source: ArgumentsRecord, tool: Tool, errand: Errand) -> None:

@@ -135,13 +135,18 @@ class Executions:
 
     async def _call_tool(self, tool: Tool, arguments: str, invocation: Invocation) -> object:
         executing, name = self._system.executing, invocation.invocation_id
-        executing[name] += 1
-        try:
-            return await self._system.callback(tool.execute, json_value(arguments), invocation)
-        finally:
-            executing[name] -= 1
-            if not executing[name]:
-                del executing[name]
+
+        async def counted() -> object:
+            """On the bridge's loop, so that what goes on there unheeded is counted until it ends."""
+            executing[name] += 1
+            try:
+                return await tool.execute(json_value(arguments), invocation)
+            finally:
+                executing[name] -= 1
+                if not executing[name]:
+                    del executing[name]
+
+        return await self._system.callback(counted, grace=self._system.tool_grace_seconds)
 
     # -- from the end of a tool to its outcome --
 
@@ -182,7 +187,10 @@ class Executions:
     async def _review(
         self, hook: Callable[..., Awaitable[object]], call: CallRecord, outcome: Outcome
     ) -> ToolResult | None:
-        replaced = await self._system.callback(hook, call_view(call), result_of(outcome), call.invocation_id)
+        grace = self._system.tool_grace_seconds
+        replaced = await self._system.callback(
+            hook, call_view(call), result_of(outcome), call.invocation_id, grace=grace
+        )
         if replaced is not None and not isinstance(replaced, ToolResult):
             raise TypeError(f"after_tool must answer None or a ToolResult, not {replaced!r}")
         return replaced

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from attrs import field, frozen
 
@@ -142,19 +143,18 @@ def plan(
         first_entry_seq=1 if latest is None else latest.first_entry_seq + latest.calls_count,
         started_at=now,
     )
-    puts: list[Record] = [batch]
-    for index, call in enumerate(request.calls):
-        invocation_id = mint("invocation")
-        puts.append(
-            CallRecord(
-                invocation_id=invocation_id,
-                pane_id=pane_id,
-                batch=address,
-                source_index=index,
-                tool_call_id=call.tool_call_id,
-                name=call.name,
-                refusal=call.refusal,
-            )
-        )
-        puts.append(ArgumentsRecord(invocation_id=invocation_id, arguments=call.arguments))
-    return Mutation(label="pane.start_batch", guards=(Unchanged(live),), puts=tuple(puts))
+    calls = [_call_rows(batch, index, call, mint("invocation")) for index, call in enumerate(request.calls)]
+    return Mutation(label="pane.start_batch", guards=(Unchanged(live),), puts=(batch, *chain.from_iterable(calls)))
+
+
+def _call_rows(batch: BatchRecord, index: int, call: CallRequest, invocation_id: str) -> tuple[Record, Record]:
+    planned = CallRecord(
+        invocation_id=invocation_id,
+        pane_id=batch.pane_id,
+        batch=batch.address,
+        source_index=index,
+        tool_call_id=call.tool_call_id,
+        name=call.name,
+        refusal=call.refusal,
+    )
+    return planned, ArgumentsRecord(invocation_id=invocation_id, arguments=call.arguments)

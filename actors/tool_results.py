@@ -115,9 +115,9 @@ def outcome_of(result: object, bytes_max: int) -> Outcome:
             added_tool_names=_names(result.added_tool_names),
             terminate=_flag(result.terminate, "terminate"),
         )
+        return bounded(outcome, bytes_max)
     except Exception as error:  # noqa: BLE001 - a tool's own classes may raise anything when looked at
         return error_outcome(f"The tool ran, but its result cannot be stored: {_text_of(error)}")
-    return bounded(outcome, bytes_max)
 
 
 def _shown(value: object) -> str:
@@ -225,10 +225,14 @@ def error_outcome(text: str, *, terminate: bool = False) -> Outcome:
 
 
 def _text_of(error: BaseException) -> str:
+    """What an error says; of a group, which only counts, also what those in it say."""
     try:
-        return str(error) or type(error).__name__
+        text = str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - an exception's own __str__
-        return type(error).__name__
+        text = type(error).__name__
+    if isinstance(error, BaseExceptionGroup):
+        return "\n".join([text, *map(_text_of, error.exceptions)])
+    return text
 
 
 def failure_of(error: BaseException, bytes_max: int) -> Outcome:

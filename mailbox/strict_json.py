@@ -1,8 +1,8 @@
 """JSON for what tools hand in and read back: strict when taken, whole when returned.  Pure.
 
-Strict (contract T-15): None, bool, int of any size, finite float, str, list or tuple, and mapping with str keys.  A
-tuple becomes a list, a lone surrogate U+FFFD, and everything is copied, so nobody can change it afterwards.  Anything
-else is unstorable: a ValueError that says where in the value it was found.
+Strict (contract T-15): None, bool, int, finite float, str, list or tuple, and mapping with str keys.  A tuple becomes
+a list, a lone surrogate U+FFFD, and everything is copied, so nobody can change it afterwards.  Anything else is
+unstorable: a ValueError that says where in the value it was found.  So is an int that Python would not read back.
 
 orjson does the work; what it cannot do (integers over 64 bits, deep nesting) the standard library does.
 """
@@ -19,12 +19,15 @@ import orjson
 
 from fencepost.mailbox.text import storable_text
 
-__all__ = ["DEPTH_MAX", "JsonValue", "json_copy", "json_text", "json_value", "text_of_copy"]
+__all__ = ["DEPTH_MAX", "INTEGER_BITS_MAX", "JsonValue", "json_copy", "json_text", "json_value", "text_of_copy"]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
 DEPTH_MAX: Final = 200
 """Deeper nesting is unstorable: no reader of the store could be trusted with it."""
+
+INTEGER_BITS_MAX: Final = 14_284
+"""A longer integer may have more than the 4,300 digits that Python, left as it is, writes and reads."""
 
 _LONG_NUMBER: Final = re.compile(r"\d{19}")
 
@@ -36,6 +39,8 @@ def json_copy(value: object, where: str = "the value", depth: int = 0) -> JsonVa
     if isinstance(value, str):
         return storable_text(str(value))
     if isinstance(value, int):
+        if value.bit_length() > INTEGER_BITS_MAX:
+            raise ValueError(f"{where} is an integer of {value.bit_length()} bits, {INTEGER_BITS_MAX} are allowed")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):

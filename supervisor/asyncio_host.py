@@ -68,7 +68,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 CALLBACK_GRACE = 0.5
-"""Seconds a cancelled callback of the host may take to end before it is abandoned."""
+"""Seconds a cancelled callback of the host may take to end before it is abandoned, unless it is given more."""
 
 RELEASE_SECONDS = 5.0
 """Seconds the last `release` waits for the guest run to end.  Services end before; this bound is for stuck calls."""
@@ -392,6 +392,11 @@ class _Callback(Generic[T]):
         if self._task is not None and not self._run.loop.is_closed():
             self._task.cancel()
 
+    @property
+    def came_to_something(self) -> bool:
+        """Whether it has ended, and by a result or an error of its own instead of its cancellation."""
+        return self._task is not None and self._task.done() and not self._task.cancelled()
+
     def answer(self) -> T:
         """The outcome.  Raises what the function raised, or `CallbackStopped`."""
         task = self._task
@@ -415,6 +420,9 @@ class AsyncioHost:
         """Use `acquire`."""
         self._run = run
         self._released = False
+        self._stopping = False
+        self._lingering: set[trio.CancelScope] = set()
+        """The waits for cancelled callbacks that may take their time."""
 
     @classmethod
     async def acquire(cls) -> Self:
@@ -492,7 +500,12 @@ class AsyncioHost:
         """See `Host.stop_service`."""
         if service.ended or self._run.over:
             return
-        call = self.begin(service.stop, close, seconds, margin)
+
+        async def hurried() -> None:
+            self._hurry()
+            await close()
+
+        call = self.begin(service.stop, hurried, seconds, margin)
         # The trio side keeps its bounds by itself; the sum of them is for a trio that has stopped ticking.
         cancellation = await _outlast(call.ended, seconds + margin + STOP_MARGIN)
         if cancellation is not None:
@@ -512,7 +525,7 @@ class AsyncioHost:
 
     # --- runtime → host
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, grace: float = 0) -> T:
         """See `Host.callback`."""
         if self._run.loop.is_closed():
             raise MailboxClosed("the host's event loop is closed")
@@ -522,10 +535,27 @@ class AsyncioHost:
             await callback.ended.wait()
         except trio.Cancelled:
             callback.cancel()
-            with trio.move_on_after(CALLBACK_GRACE, shield=True):
-                await callback.ended.wait()
-            raise
+            await self._linger(callback.ended, grace)
+            if not callback.came_to_something:
+                raise
         return callback.answer()
+
+    async def _linger(self, ended: trio.Event, grace: float) -> None:
+        """Wait for a cancelled callback; a runtime that is stopping has no more than `CALLBACK_GRACE` for it."""
+        seconds = CALLBACK_GRACE if self._stopping else max(grace, CALLBACK_GRACE)
+        with trio.move_on_after(seconds, shield=True) as scope:
+            self._lingering.add(scope)
+            try:
+                await ended.wait()
+            finally:
+                self._lingering.discard(scope)
+
+    def _hurry(self) -> None:
+        """The runtime is stopping: let nobody linger any longer than that allows."""
+        self._stopping = True
+        latest = trio.current_time() + CALLBACK_GRACE
+        for scope in self._lingering:
+            scope.deadline = min(scope.deadline, latest)
 
     async def to_thread(self, fn: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """See `Host.to_thread`."""

@@ -17,10 +17,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
-import orjson
-
 from fencepost.mailbox.claim import fingerprint_of
 from fencepost.mailbox.stores.store import StoreReader
+from fencepost.mailbox.strict_json import json_value
 
 __all__ = ["TABLES", "delivery_laws"]
 
@@ -145,7 +144,7 @@ def _may_follow(before: str, now: str) -> bool:
 
 def _data(row: Row) -> dict[str, Any]:
     try:
-        data = orjson.loads(row["data"])
-    except (orjson.JSONDecodeError, TypeError):
+        data = json_value(row["data"])
+    except (ValueError, TypeError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -12,10 +12,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final
 
-import orjson
 from attrs import frozen
 
 from fencepost.mailbox.stores.store import StoreReader
+from fencepost.mailbox.strict_json import json_value
 from fencepost.supervisor.violations import Row, Stored, Violation, violation
 
 __all__ = ["event_violations"]
@@ -81,8 +81,8 @@ def _text(value: object) -> str | None:
 
 def _event_data(row: Row) -> Mapping[str, Any] | None:
     try:
-        data = orjson.loads(row["data"])
-    except (orjson.JSONDecodeError, TypeError):
+        data = json_value(row["data"])
+    except (ValueError, TypeError, RecursionError):
         return None
     typed = type(row["at"]) is int and isinstance(row["kind"], str) and isinstance(row["address"], str)
     return data if typed and isinstance(data, dict) else None

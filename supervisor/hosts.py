@@ -58,9 +58,9 @@ STOP_MARGIN = 1.0
 
 
 class CallbackStopped(RuntimeError):  # noqa: N818 - it says what happened, as the errors of the mailbox do
-    """A callback on an asyncio host ended by asyncio's cancellation or by the interpreter's exit, not by a result.
+    """A callback ended by something that is no `Exception`: asyncio's cancellation, the interpreter's exit, its own.
 
-    Those are not `Exception`s and mean something else on the trio side; `__cause__` is what was raised.
+    Those mean something else to the runtime, or would end it; `__cause__` is what was raised.
     """
 
 
@@ -97,14 +97,15 @@ class Host(Protocol):
         """
         ...
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, grace: float = 0) -> T:
         """Runtime → host: run the host's own function on the host's loop and answer its value or raise its exception.
 
         A function that returns something other than an awaitable is tolerated: that is the answer.  Cancelling the
-        waiting trio task cancels the callback.  On asyncio a callback that ignores this is abandoned after a grace;
-        whatever it does later is ignored.
+        waiting trio task cancels the callback; what it still returns or raises is its answer.  On asyncio a callback
+        that has not ended `grace` seconds later, or the host's own shorter bound where that is more or the runtime is
+        stopping, is abandoned; whatever it does later is ignored.
 
-        Raises: what `fn` raises; `CallbackStopped` if it ended by something that is not an `Exception` (asyncio).
+        Raises: what `fn` raises; `CallbackStopped` if it ended by something that is not an `Exception`.
         """
         ...
 
@@ -249,15 +250,20 @@ class TrioHost:
         """Await `fn(*args)`."""
         return await fn(*args)
 
-    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
+    async def callback(self, fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts, grace: float = 0) -> T:  # noqa: ARG002 - nothing is abandoned here
         """Await `fn(*args)`, or answer its value if there is nothing to await.
 
-        A callback that raises `SystemExit` ends its own work, not the runtime: `CallbackStopped`.
+        Whatever a callback raises ends its own work and not the runtime, Ctrl-C excepted; see `_own_end`.
         """
         try:
             return await answer_of(fn, *args)
-        except SystemExit as error:
-            raise CallbackStopped("the callback ended by SystemExit") from error
+        except (Exception, trio.Cancelled, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            own = _own_end(error)
+            if own is error:
+                raise
+            raise own from error
 
     async def to_thread(self, fn: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         """Run `fn(*args)` in one of trio's worker threads, which are the host's own and follow its rules."""
@@ -332,6 +338,18 @@ async def answer_of(fn: Callable[[Unpack[Ts]], Awaitable[T]], *args: *Ts) -> T:
     if inspect.isawaitable(answer):
         answer = await answer
     return answer  # type: ignore[return-value]  # what a host returned against its own annotation is its business
+
+
+def _own_end(error: BaseException) -> BaseException:
+    """What a callback's end by something that is no `Exception` means to whoever waits for it.
+
+    Several tasks of a cancelled callback end by several things at once.  What it raised beside its cancellation is its
+    answer then, as it is for a callback of one task, whose own error takes the place of the cancellation.
+    """
+    own = error.split(trio.Cancelled)[1] if isinstance(error, BaseExceptionGroup) else error
+    if own is None or holds(own, KeyboardInterrupt):
+        return error
+    return own if isinstance(own, Exception) else CallbackStopped(f"the callback ended by {type(own).__name__}")
 
 
 async def close_iterator(source: AsyncIterator[object]) -> None:

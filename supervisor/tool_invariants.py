@@ -27,10 +27,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
-import orjson
 from attrs import field, frozen
 
 from fencepost.mailbox.stores.store import StoreReader
+from fencepost.mailbox.strict_json import json_value
 
 __all__ = ["TABLES", "tool_laws"]
 
@@ -208,8 +208,8 @@ def _argument_laws(reader: StoreReader, stored: _Stored) -> Iterator[Finding]:
 
 def _is_json(text: object) -> bool:
     try:
-        orjson.loads(cast("str", text))  # whatever is stored there
-    except (orjson.JSONDecodeError, TypeError):
+        json_value(cast("str", text))  # whatever is stored there
+    except (ValueError, TypeError, RecursionError):
         return False
     return True
 
@@ -224,7 +224,7 @@ def _story_laws(reader: StoreReader) -> Iterator[Finding]:
     first = kept[0]["seq"] if kept else 0
     for row in kept:
         if row["kind"] in {"tool_start", "tool_end"} and _is_json(row["data"]):
-            data = orjson.loads(cast("str", row["data"]))
+            data = json_value(cast("str", row["data"]))
             if isinstance(data, dict):
                 told[data.get("invocation_id")].append((row, data))
     for story in told.values():
@@ -244,5 +244,7 @@ def _call_story(story: list[tuple[Row, Mapping[str, Any]]], *, whole: bool) -> I
         ended = row
         if whole and not started:
             yield 102, "events", row, "ends a call that no event started"
-        if data.get("recovery") is True and not replayed and "external outcome is unknown" not in str(row["data"]):
+        # Where no start is kept, the one of a replay may have been trimmed away.
+        unexplained = data.get("recovery") is True and not replayed and (started or whole)
+        if unexplained and "external outcome is unknown" not in str(row["data"]):
             yield 109, "events", row, "is a result of recovery and does not say that the outcome is unknown"

@@ -17,8 +17,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 import trio
@@ -72,6 +73,8 @@ class _Capture:
         self._line_ends = 0
         self._tail = bytearray()
         self._file: BinaryIO | None = None
+        self._lost: str | None = None
+        """Why the file could not be kept; then there is none any more."""
 
     @property
     def lines(self) -> int:
@@ -90,10 +93,12 @@ class _Capture:
         self._line_ends += data.count(b"\n")
         self._tail += data
         if self._file is not None:
-            self._file.write(data)
-        elif self.truncated:
-            self._file = cast("BinaryIO", tempfile.NamedTemporaryFile(prefix="fencepost-bash-", delete=False))  # noqa: SIM115
-            self._file.write(self._tail)
+            with self._losable():
+                self._file.write(data)
+        elif self.truncated and self._lost is None:
+            with self._losable():
+                self._file = cast("BinaryIO", tempfile.NamedTemporaryFile(prefix="fencepost-bash-", delete=False))  # noqa: SIM115
+                self._file.write(self._tail)
         if len(self._tail) > 4 * BYTES_MAX:
             del self._tail[: len(self._tail) - BYTES_MAX]
 
@@ -101,30 +106,52 @@ class _Capture:
     def text(self) -> str:
         """The bounded snapshot."""
         tail = bytes(self._tail[-BYTES_MAX:])
-        if tail.count(b"\n") >= LINES_MAX:
-            tail = b"".join(tail.splitlines(keepends=True)[-LINES_MAX:])
-        text = tail.decode(errors="replace")
-        return text if self.bytes <= BYTES_MAX else text.lstrip("\N{REPLACEMENT CHARACTER}")
+        if self.bytes > BYTES_MAX:
+            tail = tail[_cut_character(tail) :]
+        lines = tail.split(b"\n")
+        return b"\n".join(lines[-LINES_MAX - (not lines[-1]) :]).decode(errors="replace")
 
     def flush(self) -> None:
         """Let the file hold everything taken so far."""
         if self._file is not None:
-            self._file.flush()
+            with self._losable():
+                self._file.flush()
 
     def close(self) -> None:
         """Close the file; it stays."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):
+                self._file.close()
+
+    @contextmanager
+    def _losable(self) -> Generator[None]:
+        """A full disk costs the file and not the command: its end is still in memory, and the result says so."""
+        try:
+            yield
+        except OSError as error:
+            self._lost = error.strerror or str(error)
+            self.close()
+            lost, self._file = self._file, None
+            if lost is not None:
+                with suppress(OSError):
+                    Path(lost.name).unlink()
 
     def result(self, note: str = "", *, is_error: bool = False) -> ToolResult:
         """The snapshot as a result, with what is to be said about it below."""
+        self.flush()
         text, path = self.text, None if self._file is None else self._file.name
         if self.truncated:
-            note = f"[Only the end is shown; the whole output is in {path}]" + (f"\n{note}" if note else "")
+            where = f"could not be kept: {self._lost}" if path is None else f"is in {path}"
+            note = f"[Only the end is shown; the whole output {where}]" + (f"\n{note}" if note else "")
         if note:
             text += note if not text or text.endswith("\n") else f"\n{note}"
         details = {"truncated": self.truncated, "lines": self.lines, "bytes": self.bytes, "overflow_path": path}
         return ToolResult(text, details, is_error)
+
+
+def _cut_character(tail: bytes) -> int:
+    """Return how many bytes at the start are the rest of a UTF-8 character that was cut; it has at most three."""
+    return next((index for index in range(3) if not 0x80 <= tail[index] < 0xC0), 3)
 
 
 @define(eq=False)
@@ -165,7 +192,6 @@ class _Reporter:
         save = self._unsaved and now >= self._saved_at + CHECKPOINT_SECONDS
         if save:
             self._saved, self._saved_at = (self.capture.bytes, self.capture.text), now
-        self.capture.flush()
         self.invocation.update(self.capture.result(), checkpoint=save)
 
 

@@ -62,7 +62,8 @@ SEAL_BYTES: Final = len(SEAL) + 8
 _AFTER_SEAL: Final = b'", '
 _BODY_AT: Final = SEAL_BYTES + len(_AFTER_SEAL)
 _CLAIM: Final = re.compile(re.escape(SEAL) + rb'.{8}", "group":\[(\d{1,19}),', re.DOTALL)
-_LONG_NUMBER: Final = re.compile(rb"\d{20}")
+_LONG_NUMBER: Final = re.compile(rb"\d{20}|-\d{19}")
+"""Where there may be an integer that orjson would round: over 64 bits, or under the least of them with a sign."""
 
 STORE: Final = "fencepost"
 BASE_LINE_BYTES: Final = 64 * 1024

@@ -8,7 +8,7 @@ touches a file; `rows_reader` is for those that look.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
@@ -139,18 +139,34 @@ class Table:
 
     def matching(self, query: Query[Any]) -> Iterator[Record]:
         """Yield what matches, in no order."""
-        where = query.where
-        candidates: Mapping[Key, Record] = self.rows
-        names = query.record_type.KEY
-        if self.paned and isinstance(pane_id := where.get("pane_id"), str):
-            candidates = self.of_pane.get(pane_id, {})
-        elif all(isinstance(where.get(name), str) for name in names):
-            key = tuple(where[name] for name in names)
-            candidates = {key: self.rows[key]} if key in self.rows else {}
-        tests = [(name, _test(value)) for name, value in where.items()]
-        for record in candidates.values():
+        tests = [(name, _test(value)) for name, value in query.where.items()]
+        for record in self._candidates(query):
             if all(test(getattr(record, name)) for name, test in tests):
                 yield record
+
+    def _candidates(self, query: Query[Any]) -> Iterable[Record]:
+        """Return what may match: a batch asks for its calls' rows by their ids, and must not look through all rows."""
+        wanted = [query.where.get(name) for name in query.record_type.KEY]
+        if all(isinstance(value, str) for value in wanted):
+            keys: Iterable[Key] = (tuple(wanted),)
+        elif len(wanted) == 1 and isinstance(wanted[0], tuple):
+            keys = ((value,) for value in dict.fromkeys(wanted[0]))
+        elif (naming := self._naming(query)) is not None:
+            return naming
+        elif self.paned and isinstance(pane_id := query.where.get("pane_id"), str):
+            return self.of_pane.get(pane_id, {}).values()
+        else:
+            return self.rows.values()
+        return [self.rows[key] for key in keys if key in self.rows]
+
+    def _naming(self, query: Query[Any]) -> list[Record] | None:
+        """Return the rows that refer to those the query names, or None if it names none."""
+        for foreign, naming in self.references.items():
+            wanted = query.where.get(foreign.field)
+            if isinstance(wanted, str | tuple):
+                names = (wanted,) if isinstance(wanted, str) else dict.fromkeys(wanted)
+                return [record for name in names for record in naming.get(name, {}).values()]
+        return None
 
 
 def _test(wanted: object) -> Callable[[object], bool]:
@@ -160,7 +176,8 @@ def _test(wanted: object) -> Callable[[object], bool]:
     if wanted is NOT_NULL:
         return lambda value: value is not None
     if isinstance(wanted, tuple):
-        return lambda value: value is not None and value in wanted
+        among = frozenset(wanted)
+        return lambda value: value is not None and value in among
     if isinstance(wanted, Above):
         return lambda value: isinstance(value, int) and value > wanted.number
     return lambda value: value is not None and value == wanted

@@ -18,15 +18,19 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, repeat
 from typing import Any, Final
 
+import orjson
+
 from fencepost.mailbox.codec import codec_of, plain
 from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS
 
-__all__ = ["TableSql", "count_sql", "select_sql", "table_sql"]
+__all__ = ["VARIABLES_MAX", "TableSql", "count_sql", "select_sql", "table_sql"]
 
 PATTERNS_MAX: Final = 256
 """How many patterns of absent values a table remembers statements for before it starts afresh."""
+VARIABLES_MAX: Final = 10_000
+"""More wanted values than this are bound as one JSON text: SQLite as it is built by default binds 32,766 at most."""
 
 Row = tuple[object, ...]
 
@@ -150,6 +154,9 @@ def _where(query: Query[Any]) -> tuple[str, list[object]]:
             terms.append(f"{name} IS NOT NULL")
         elif isinstance(value, bool):
             terms.append(f"{name} = {value:d}")  # written out, so that a partial index over it can be used
+        elif isinstance(value, tuple) and len(value) > VARIABLES_MAX:
+            terms.append(f"{name} IN (SELECT value FROM json_each(?))")  # noqa: S608 - the program's own name
+            parameters.append(orjson.dumps([plain(one) for one in value]).decode())
         elif isinstance(value, tuple):
             terms.append(f"{name} IN ({', '.join('?' * len(value))})")
             parameters.extend(map(plain, value))

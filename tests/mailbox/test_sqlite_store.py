@@ -278,6 +278,18 @@ def test_the_usual_questions_use_an_index(database, query, index):
         assert not any("TEMP B-TREE" in step for step in plan), plan
 
 
+def test_any_number_of_wanted_values_stays_under_the_default_bound_of_sqlite(database):
+    database.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 32_766)
+    for number in range(1, 4):
+        insert(database, "intents", row_of(intent(number, pane_id=f"pane-{number}")))
+    for name, wanted in (("intent_id", "intent-{}"), ("pane_id", "pane-{}")):
+        query = Query(IntentRecord, {name: tuple(wanted.format(number) for number in range(2, 40_000))})
+        sql, parameters = select_sql(query)
+        assert len(database.execute(sql, parameters).fetchall()) == 2
+        (plan,) = database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchmany(1)
+        assert "SEARCH intents" in plan[3], "an index is still used"
+
+
 def test_usual_updates_neither_build_tables_nor_keep_a_journal(database):
     """Either would cost more than the update: a table built for an IN, a journal kept because of a foreign key."""
     for sql, parameters in list(table_sql(IntentRecord).updates(intent().next(to_base="x")))[:2]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -20,6 +21,7 @@ from fencepost.supervisor import (
     Replay,
     Tool,
     ToolResult,
+    asyncio_host,
     check,
     open_supervisor,
 )
@@ -121,6 +123,86 @@ def test_cancelling_and_abandoning_on_asyncio(url):
             assert (await supervisor.status()).fault is None
         assert late in ([], [1])
         assert await check(url) == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("ends_by", ["result", "error"])
+def test_what_a_cancelled_tool_still_comes_to_within_its_grace_is_kept_on_asyncio(url, ends_by, monkeypatch):
+    monkeypatch.setattr(asyncio_host, "CALLBACK_GRACE", 0.01)  # the grace of a tool is another, and longer
+
+    async def main() -> None:
+        running, cleaned = asyncio.Event(), asyncio.Event()
+
+        async def tidy(_arguments, _invocation):
+            running.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await cleaned.wait()
+                if ends_by == "error":
+                    raise ValueError("tidied up") from None
+            return ToolResult("tidied up")
+
+        options = Options(tool_grace_seconds=30)
+        async with open_supervisor(url, tools=[Tool("tidy", tidy)], options=options) as supervisor:
+            batch = await started(supervisor, PlannedCall("a", "tidy"))
+            await running.wait()
+            assert await batch.cancel() == Applied()
+            await asyncio.sleep(0.1)  # ten times what an ordinary callback has
+            cleaned.set()
+            (entry,) = (await batch.wait()).entries
+            assert (entry.content[0]["text"], entry.is_error) == ("tidied up", ends_by == "error")
+
+    run(main)
+
+
+def test_a_replay_beside_an_execution_that_will_not_end_is_told_on_asyncio(url, monkeypatch):
+    monkeypatch.setattr(asyncio_host, "CALLBACK_GRACE", 0.01)
+
+    async def main() -> None:
+        runs, running, release = [], asyncio.Event(), asyncio.Event()
+
+        async def stubborn(_arguments, _invocation):
+            runs.append(1)
+            if len(runs) == 1:
+                running.set()
+                while not release.is_set():
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await release.wait()
+            return ToolResult("done")
+
+        options = Options(tool_grace_seconds=0.05)
+        tools = [Tool("stubborn", stubborn, replay=Replay.SAFE)]
+        async with open_supervisor(url, tools=tools, options=options) as supervisor:
+            batch = await started(supervisor, PlannedCall("a", "stubborn"))
+            await running.wait()
+            await supervisor.kill(batch.address)
+            await batch.wait()
+            kinds = [event.kind async for event in supervisor.events(follow=False)]
+            release.set()
+            assert (len(runs), kinds.count("tool_replay.overlaps")) == (2, 1)
+
+    run(main)
+
+
+def test_a_cancelled_tool_that_takes_its_time_does_not_hold_the_closing_up_on_asyncio(url):
+    async def main() -> None:
+        running, release = asyncio.Event(), asyncio.Event()
+
+        async def stubborn(_arguments, _invocation):
+            running.set()
+            while not release.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await release.wait()
+
+        options = Options(tool_grace_seconds=60, close_seconds=60)
+        async with asyncio.timeout(20):
+            async with open_supervisor(url, tools=[Tool("stubborn", stubborn)], options=options) as supervisor:
+                batch = await started(supervisor, PlannedCall("a", "stubborn"))
+                await running.wait()
+                await batch.cancel()
+            release.set()
 
     run(main)
 

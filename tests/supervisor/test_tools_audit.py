@@ -119,6 +119,17 @@ def test_a_broken_law_is_found_under_its_number(loose, number, table, statement)
     assert (number, table) in found(loose)
 
 
+def test_a_replay_whose_start_was_trimmed_away_is_no_broken_law(loose):
+    ends = "kind = 'tool_end' AND data LIKE '%call-X%'"
+    damage(
+        loose,
+        f"UPDATE events SET data = replace(data, '\"recovery\":false', '\"recovery\":true') WHERE {ends}",
+        f"UPDATE trimmed SET last_event_seq = (SELECT seq FROM events WHERE {ends}) - 1",
+        "DELETE FROM events WHERE seq <= (SELECT last_event_seq FROM trimmed)",
+    )
+    assert (109, "events") not in found(loose)
+
+
 class Altered:
     """A reader of which one column holds one odd value everywhere."""
 

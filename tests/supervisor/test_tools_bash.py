@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -85,6 +88,50 @@ def test_a_snapshot_is_bounded_by_lines_and_by_bytes():
     for capture in (lines, long):
         capture.close()
         Path(capture._file.name).unlink()
+
+
+def test_a_carriage_return_ends_no_line():
+    capture = _Capture()
+    capture.add(b"0%\r100%\n" * LINES_MAX)
+    assert (capture.truncated, capture.text) == (False, "0%\r100%\n" * LINES_MAX)
+    capture.add(b"0%\r")
+    assert capture.truncated
+    assert capture.text == "0%\r100%\n" * (LINES_MAX - 1) + "0%\r"
+    capture.close()
+    Path(capture._file.name).unlink()
+
+
+@pytest.mark.parametrize(("byte", "shown"), [(0xFF, BYTES_MAX), (0x80, BYTES_MAX - 3)])
+def test_output_that_is_no_text_is_shown_as_far_as_it_can_be(byte, shown):
+    capture = _Capture()
+    capture.add(bytes([byte]) * (BYTES_MAX + 1))
+    assert capture.text == "\N{REPLACEMENT CHARACTER}" * shown
+    capture.close()
+    Path(capture._file.name).unlink()
+
+
+@pytest.mark.parametrize("when", ["made", "written"])
+async def test_without_room_for_the_whole_output_the_end_of_it_is_still_the_result(monkeypatch, tmp_path, when):
+    def no_room(*_args, **_more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Full(io.BufferedWriter):
+        write = no_room
+
+        @property
+        def name(self) -> str:
+            return str(tmp_path / "full")
+
+    def made(**_more):
+        return Full(io.FileIO(tmp_path / "full", "w"))
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", no_room if when == "made" else made)
+    entry = await run("seq 1 200000; exit 3")
+    assert texts([entry])[0].endswith(
+        "200000\n[Only the end is shown; the whole output could not be kept: No space left on device]\n[Exit status 3]"
+    )
+    assert (entry.details["truncated"], entry.details["overflow_path"]) == (True, None)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_cancelled_command_is_killed_with_everything_it_started(tmp_path):

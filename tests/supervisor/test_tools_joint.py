@@ -6,9 +6,12 @@ import hashlib
 
 import pytest
 import trio
+import trio.testing
 from bridges import Harness, Workspace, moved, payload_of, reconciled
 from tool_scenarios import World, call, opened, rows, started, statuses, texts
 
+from fencepost.actors.calls import PreToolUse
+from fencepost.mailbox.line import MutationLine
 from fencepost.supervisor import (
     Allow,
     Applied,
@@ -23,6 +26,7 @@ from fencepost.supervisor import (
     SyncStatus,
     check,
 )
+from fencepost.supervisor.registry import Registry
 
 
 def turn(number: int) -> ModelTurn:
@@ -239,3 +243,42 @@ def boundary(view, at):
     from fencepost.supervisor import ToolBoundary
 
     return ToolBoundary(view.incarnation_id, at, "next")
+
+
+async def test_a_batch_that_was_ended_while_it_waited_for_its_pane_is_bound_to_no_intent(url, monkeypatch):
+    world, gates = World(), {"pane.start_batch": trio.Event(), "pane.detect": trio.Event()}
+    commit = MutationLine.commit
+
+    async def slow(self, mutation):
+        if mutation.label in gates:
+            await gates[mutation.label].wait()
+        return await commit(self, mutation)
+
+    asked, ask = trio.Event(), Registry.ask
+
+    async def noting(self, address, message):
+        if isinstance(message, PreToolUse):
+            asked.set()
+        return await ask(self, address, message)
+
+    monkeypatch.setattr(MutationLine, "commit", slow)
+    monkeypatch.setattr(Registry, "ask", noting)
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        await Harness.start(pane)
+        nursery.start_soon(pane.start_batch, "op", turn(1), "assistant", [call("A")])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(pane.detect, moved("A", "B"))
+        await trio.testing.wait_all_tasks_blocked()
+        gates["pane.start_batch"].set()  # the pane goes on to the detection, and its batch asks behind that
+        ended = pane.batch("op", "turn-1")
+        await asked.wait()
+        ended = pane.batch("op", "turn-1")
+        assert await ended.finalize_externally() == Applied()
+        gates["pane.detect"].set()
+        assert await pane.sync_status() is SyncStatus.PENDING  # it has looked at everything that had come before
+        (intent,) = await pane.intents()
+        assert (intent.state, intent.batch_id) == (IntentState.DETECTED, None)
+
+        later = await pane.start_batch("op", turn(2), "assistant-2", [call("B")])
+        assert [text.encode() for text in texts((await later.wait()).entries)] == [payload_of("B")]
+        assert (await supervisor.intent(intent.intent_id).view()).batch_id == "op/turn-2"
