@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from model_check import cli
+from model_check import cli, delivery_world
 from model_check.cli import BOUNDS, caught, main
 from model_check.faults import FAULTS, deliberate
 from model_check.search import Found, explore
@@ -79,15 +79,18 @@ def test_it_runs_as_a_program():
 
 
 @pytest.mark.slow
-def test_as_a_program_it_checks_the_tool_core_too():
+def test_as_a_program_it_checks_every_core():
     ran = run_as_a_program("--bounds", "tiny", "--faults", "0")
     assert ran.returncode == 0, ran.stderr
+    assert "two bridges that send 'one' and 'other'" in ran.stdout
+    assert "every law holds" in ran.stdout
     for mode in BatchMode:
         assert f"a {mode} batch of three" in ran.stdout
 
 
-def test_what_holds_is_said_of_the_tool_core_too(monkeypatch):
+def test_what_holds_is_said_of_every_core(monkeypatch):
     monkeypatch.setattr(cli, "BatchMode", [BatchMode.SEQUENTIAL])  # the parallel one takes its time
+    monkeypatch.setattr(cli, "WORLDS", [delivery_world.World((("same",), ("same",)), doubled_max=0)])
     ran = CliRunner().invoke(main, ["--bounds", "tiny", "--faults", "0", "--quiet"])
     assert ran.exit_code == 0, ran.output
     assert "every law holds" in ran.output
@@ -98,7 +101,7 @@ def test_what_holds_is_said_of_the_tool_core_too(monkeypatch):
 
 def test_a_run_out_of_time_is_no_failure_and_says_that_it_was_not_exhaustive(monkeypatch):
     monkeypatch.setenv("FENCEPOST_MODEL_CHECK_SECONDS", "0.2")
-    ran = CliRunner().invoke(main, ["--quiet"])
+    ran = CliRunner().invoke(main, ["--quiet", "--core", "intents"])
     assert ran.exit_code == 0, ran.output
     assert "NOT EXHAUSTIVE: the time of 0.2 s was up" in ran.output
     assert "every law holds" not in ran.output
@@ -106,7 +109,15 @@ def test_a_run_out_of_time_is_no_failure_and_says_that_it_was_not_exhaustive(mon
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--seconds", "0"], ["--bounds", "huge"], ["--fault", "nonesuch"], ["--faults", "-1"], ["surplus"]]
+    "arguments",
+    [
+        ["--core", "none"],
+        ["--seconds", "0"],
+        ["--bounds", "huge"],
+        ["--fault", "nonesuch"],
+        ["--faults", "-1"],
+        ["surplus"],
+    ],
 )
 def test_bad_usage_exits_with_2(arguments):
     assert CliRunner().invoke(main, arguments).exit_code == 2
