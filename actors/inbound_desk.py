@@ -196,7 +196,7 @@ class InboundDesk:
         except MutationRefused as refused:
             return uncertain(asked, f"somebody else wrote at the same time: {refused}")
         self._running[run.run_id] = run
-        self._actor.spawn(self._run, turn_of(acceptance), self._dispatcher)
+        self._actor.spawn(self._run, turn_of(acceptance), self._dispatcher, fenced=True)
         await self._clear_fence()
         return stored(asked)
 
