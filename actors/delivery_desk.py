@@ -7,7 +7,8 @@ The protocol is `delivery_state`; this shell looks rows up, commits, hands out, 
 * A row is committed before its message can leave: before a poll is answered with it, before a control or a runner is
   called.  What was in flight when an activation ended is uncertain to the next one, which writes that down first.
 * Nothing here keeps the actor from its next message.  Whoever waits is parked, and whatever takes time (a look at the
-  harness, a dispatch, a deadline) is a child task that comes back as a message with this activation's number.
+  harness, a dispatch, a deadline) is a child task that comes back as a message with this activation's number.  That
+  number is all the fence they need, so the next activation does not wait for one that ignores its cancellation.
 * A record that cannot be read blocks its whole mechanism: it might be about any pane (contract DA-1).  So every
   delivery first reads all unresolved rows of its mechanism.
 """
