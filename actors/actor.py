@@ -129,6 +129,7 @@ class Actor(ABC):
         self._chaotic = system.chaotic
         self._children: set[trio.CancelScope] = set()
         self._daemons: set[trio.CancelScope] = set()
+        self._fenced: set[trio.CancelScope] = set()
         self.ended = False
         self.unwound = trio.Event()
         """Set once this activation and its child tasks have ended; a bridge's cancelled code may take its time."""
@@ -205,14 +206,23 @@ class Actor(ABC):
 
     # -- children and death --
 
-    def spawn(self, fn: Callable[[Unpack[Ts]], Awaitable[None]], *args: *Ts, daemon: bool = False) -> trio.CancelScope:
+    def spawn(
+        self,
+        fn: Callable[[Unpack[Ts]], Awaitable[None]],
+        *args: *Ts,
+        daemon: bool = False,
+        fenced: bool = False,
+    ) -> trio.CancelScope:
         """Run `fn` beside the loop; it ends with the activation.  Returns the scope that ends it sooner.
 
-        A daemon is no reason to stay awake.
+        A daemon is no reason to stay awake.  The next activation does not wait for the end of a fenced one: all it can
+        still do is say something to this activation, which nobody hears.
         """
         scope = trio.CancelScope()
         running = self._daemons if daemon else self._children
         running.add(scope)
+        if fenced:
+            self._fenced.add(scope)
         self.system.nursery.start_soon(self._child, scope, running, fn, args)
         return scope
 
@@ -230,6 +240,7 @@ class Actor(ABC):
             self.crash(error)
         finally:
             running.discard(scope)
+            self._fenced.discard(scope)
             self._note_unwound()
 
     @property
@@ -255,6 +266,8 @@ class Actor(ABC):
         self.ended = True
         for scope in [*self._children, *self._daemons]:
             scope.cancel()
+        self._children -= self._fenced
+        self._daemons -= self._fenced
         self._note_unwound()
 
     def _note_unwound(self) -> None:

@@ -147,6 +147,7 @@ class Deadline(Enum):
     ANSWER = "an answer"
     REPLY = "a reply"
     POLL = "an event"
+    INSPECTION = "a look at the harness"
 
 
 @frozen

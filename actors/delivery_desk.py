@@ -2,12 +2,13 @@
 
 The protocol is `delivery_state`; this shell looks rows up, commits, hands out, waits and answers.
 
-* One original at a time: `_row` is the pane's unresolved delivery, `_pending` one that has not left yet (it is queued
+* One original at a time: `row` is the pane's unresolved delivery, `pending` one that has not left yet (it is queued
   for a poll, or its harness is being looked at).  While there is either, another `deliver` sends nothing.
 * A row is committed before its message can leave: before a poll is answered with it, before a control or a runner is
   called.  What was in flight when an activation ended is uncertain to the next one, which writes that down first.
 * Nothing here keeps the actor from its next message.  Whoever waits is parked, and whatever takes time (a look at the
-  harness, a dispatch, a deadline) is a child task that comes back as a message with this activation's number.
+  harness, a dispatch, a deadline) is a child task that comes back as a message with this activation's number.  That
+  number is all the fence they need, so the next activation does not wait for one that ignores its cancellation.
 * A record that cannot be read blocks its whole mechanism: it might be about any pane (contract DA-1).  So every
   delivery first reads all unresolved rows of its mechanism.
 """
@@ -40,6 +41,7 @@ from fencepost.actors.delivery_messages import (
     Outbound,
     SendingMechanism,
     TurnEnd,
+    can_carry,
     text_of,
 )
 from fencepost.actors.delivery_native import NativeSends
@@ -102,7 +104,7 @@ class DeliveryDesk:
     @property
     def owes(self) -> bool:
         """Whether somebody waits here."""
-        return any(True for _ in self.waiting)
+        return self.waiting.owed
 
     def leftovers(self) -> list[Envelope]:
         """Everybody who waits in this activation."""
@@ -151,7 +153,7 @@ class DeliveryDesk:
         _, fencing, rows = await self.system.line.load(unresolved, mine, same)
         self.row = next(iter(fencing), None)
         if rows and rows[0].pane_id != self.pane_id:
-            raise InvalidTransition(f"{outbound.delivery_id} is the id of a delivery to another pane")
+            raise _anothers(rows[0].delivery_id)
         return rows[0] if rows else None
 
     def _message_of(self, outbound: Outbound) -> Message:
@@ -161,9 +163,13 @@ class DeliveryDesk:
         )
 
     async def _begin(self, envelope: Envelope, message: Message, mechanism: Mechanism) -> None:
+        # Looked up first: a mechanism without a word for this must leave nothing behind.
+        unable = None if can_carry(mechanism) else words(message.mechanism, Heard.NOBODY, "nothing there can send it")
         self.wait_for(message.delivery_id, envelope)
         self.pending = Pending(message, mechanism)
         match mechanism:
+            case _ if unable is not None:
+                await self.end_unsent("unbound", unable)
             case HeadSeatOutbox() | FleetSeatMailbox():
                 self.arm(Deadline.GRACE, message.delivery_id, mechanism.grace_seconds)
                 await self.seats.hand_out()
@@ -182,11 +188,15 @@ class DeliveryDesk:
     ) -> None:
         """Commit the row of the pending delivery, then call the bridge's own function with it."""
         row = await self.dispatch(mechanism=mechanism)
+        if row is None:
+            return
         message = ChannelMessage(row.delivery_id, row.pane_id, row.text)
         self.start_sending(row, lambda: self.system.callback(run, message), wait_seconds)
 
-    async def dispatch(self, session: NativeSession | None = None, mechanism: str | None = None) -> DeliveryRecord:
-        """Commit the row of the pending delivery: from here on it may have left."""
+    async def dispatch(
+        self, session: NativeSession | None = None, mechanism: str | None = None
+    ) -> DeliveryRecord | None:
+        """Commit the row of the pending delivery: from here on it may have left.  None: its id was taken meanwhile."""
         assert self.pending is not None
         message = self.pending.message
         if mechanism is not None:
@@ -195,7 +205,8 @@ class DeliveryDesk:
             )
         now = self.system.clock.now_ns()
         row = new_row(message, now, session)
-        await self._commit_first("dispatch", row, dispatched_event(row, now))
+        if not await self._commit_first("dispatch", row, dispatched_event(row, now)):
+            return None
         self.row = row
         return row
 
@@ -203,7 +214,7 @@ class DeliveryDesk:
         self, row: DeliveryRecord, call: Callable[[], Awaitable[MechanismOutcome | TurnEnd]], seconds: float
     ) -> None:
         """Call the bridge beside the actor's loop; the row is durable, so whatever becomes of it can be told."""
-        self.waiting.sending[row.delivery_id] = self.actor.spawn(self._await_sending, row, call)
+        self.waiting.sending[row.delivery_id] = self.actor.spawn(self._await_sending, row, call, fenced=True)
         self.arm(Deadline.ANSWER, row.delivery_id, seconds)
 
     async def _await_sending(
@@ -222,6 +233,7 @@ class DeliveryDesk:
         """A dispatch came back: hear what it said."""
         if message.activation == self.actor.activation:
             self.waiting.sending.pop(message.delivery_id, None)
+            self.waiting.lapsed.discard(message.delivery_id)
             self.disarm(Deadline.ANSWER, message.delivery_id)
             await self._hear_of("end_dispatch", message.delivery_id, message.outcome)
         self.actor.answer(envelope, None)
@@ -263,6 +275,8 @@ class DeliveryDesk:
                 await self._silence(subject, f"no acknowledgement: waited for {deadline.value} in vain")
             case Deadline.ANSWER:
                 await self._no_answer(subject)
+            case Deadline.INSPECTION:
+                await self.native.not_seen(subject)
 
     async def _no_answer(self, delivery_id: str) -> None:
         """A chat turn goes on without its caller; a native control that stays silent leaves its dispatch uncertain."""
@@ -270,23 +284,18 @@ class DeliveryDesk:
         if row is None or row.delivery_id != delivery_id:
             return
         if row.mechanism == "channel_turn":
+            self.waiting.lapsed.add(delivery_id)
             for envelope in self.waiting.callers.pop(delivery_id, []):
                 self.actor.answer(envelope, pending_report(row))
             return
         await self._silence(delivery_id, "the control did not answer in time")
-        scope = self.waiting.sending.get(delivery_id)
+        scope = self.waiting.sending.pop(delivery_id, None)
         if scope is not None:
-            scope.cancel()
+            self.actor.abandon(scope)
 
     def _goes_on(self) -> bool:
         """Whether the unresolved delivery is a chat turn that goes on, and was said to be pending."""
-        row = self.row
-        return (
-            row is not None
-            and row.mechanism == "channel_turn"
-            and row.delivery_id in self.waiting.sending
-            and (Deadline.ANSWER, row.delivery_id) not in self.waiting.alarms
-        )
+        return self.row is not None and self.row.delivery_id in self.waiting.lapsed
 
     async def _silence(self, delivery_id: str, detail: str) -> None:
         if self.row is not None and self.row.delivery_id == delivery_id:
@@ -301,8 +310,8 @@ class DeliveryDesk:
         message = self.pending.message
         now = self.system.clock.now_ns()
         row = never_sent(message, said, now)
-        await self._commit_first(transition, row, reported_event(row, now))
-        self.answer_all(message.delivery_id, row)
+        if await self._commit_first(transition, row, reported_event(row, now)):
+            self.answer_all(message.delivery_id, row)
 
     async def _hear_of(self, transition: str, delivery_id: str, said: MechanismOutcome) -> None:
         row = await self.find(delivery_id)
@@ -330,17 +339,22 @@ class DeliveryDesk:
             self.answer_all(after.delivery_id, after)
         return True
 
-    async def _commit_first(self, transition: str, row: DeliveryRecord, event: NewEvent) -> None:
-        """Commit the first row of the pending delivery; refused, as when its id was used elsewhere, it is dropped."""
+    async def _commit_first(self, transition: str, row: DeliveryRecord, event: NewEvent) -> bool:
+        """Commit the first row of the pending delivery; whether there was room for it.
+
+        If another pane used its id meanwhile, the delivery is dropped, and its callers are told what they would have
+        been told a moment later.  It is their trouble: whoever polled, or looked, or let the time pass, goes on.
+        """
         assert self.pending is not None
-        pending, self.pending = self.pending, None
-        self.disarm(Deadline.GRACE, pending.message.delivery_id)
+        self.pending = None
+        self.disarm(Deadline.GRACE, row.delivery_id)
         try:
             await self._commit(transition, row, event)
-        except MutationRefused as refused:
-            for envelope in self.waiting.callers.pop(pending.message.delivery_id, []):
-                envelope.reply.fail(refused)
-            raise
+        except MutationRefused:
+            for envelope in self.waiting.callers.pop(row.delivery_id, []):
+                envelope.reply.fail(_anothers(row.delivery_id))
+            return False
+        return True
 
     async def _commit(self, transition: str, row: DeliveryRecord, event: NewEvent) -> None:
         self.actor.reached(transition, "decided")
@@ -384,6 +398,10 @@ class DeliveryDesk:
         )
         await self.system.line.commit(Mutation(label=f"pane.{call}", dead_letters=(letter,)))
         self.actor.answer(envelope, Refused(reason, detail))
+
+
+def _anothers(delivery_id: str) -> InvalidTransition:
+    return InvalidTransition(f"{delivery_id} is the id of a delivery to another pane")
 
 
 def _rejected(outbound: Outbound, detail: str) -> DeliveryReport:

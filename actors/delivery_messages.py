@@ -36,6 +36,7 @@ __all__ = [
     "SendingMechanism",
     "TranscriptEntry",
     "TurnEnd",
+    "can_carry",
     "mechanisms_by_name",
     "text_of",
 ]
@@ -60,8 +61,8 @@ class Outbound:
 class DeliveryReport:
     """How far a delivery got: exactly one stage or stop, with the mechanism's own words beside it (section 1.3).
 
-    Where nothing was sent because an earlier delivery is unresolved, it is that one's id and mechanism; the id is None
-    only where damage hides whose it is.
+    Where nothing was sent because an earlier delivery is unresolved, it is that one's id and mechanism.  The id is None
+    only where the call had none and nothing was written: a blank text, or damage that hides what is unresolved.
     """
 
     delivery_id: str | None
@@ -139,7 +140,10 @@ class TurnEnd:
 
 
 class Mechanism(Protocol):
-    """A way to a pane; its name must have a mapping on the ladder."""
+    """A way to a pane; its name must have a mapping on the ladder.
+
+    One that is none of the classes below and no `SendingMechanism` delivers nothing: the report is UNAVAILABLE.
+    """
 
     @property
     def name(self) -> str:
@@ -234,6 +238,12 @@ class ChannelTurn:
     wait_seconds: float = _seconds_field(600.0)
 
 
+def can_carry(mechanism: Mechanism) -> bool:
+    """Whether anything can leave by it: a class above, or one's own that can send."""
+    built_in = isinstance(mechanism, HeadSeatOutbox | FleetSeatMailbox | HarnessSeatControl | ChannelTurn)
+    return built_in or callable(getattr(mechanism, "send", None))
+
+
 def text_of(value: object) -> str:
     """A word that a bridge's code answered with, as text every store can hold, whatever it is."""
     try:
@@ -246,7 +256,7 @@ def mechanisms_by_name(mechanisms: Sequence[Mechanism]) -> dict[str, Mechanism]:
     """The mechanisms a runtime offers.
 
     Raises `UnmappedMechanism` for one the ladder has no mapping for, ValueError for two of one name and for the name
-    of this runtime's own intents, TypeError for one that can neither be polled nor send.
+    of this runtime's own intents.
     """
     offered: dict[str, Mechanism] = {}
     for mechanism in mechanisms:

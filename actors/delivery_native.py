@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import trio
-
-from fencepost.actors.delivery_calls import Deliver, Inspected
+from fencepost.actors.delivery_calls import Deadline, Deliver, Inspected
 from fencepost.actors.delivery_messages import (
     DeliveryReport,
     HarnessSeatControl,
@@ -45,21 +43,22 @@ class NativeSends:
     def look_again(self, row: DeliveryRecord, envelope: Envelope) -> None:
         """Have an unresolved original's session looked at on behalf of a later call."""
         self._desk.waiting.looking.setdefault(row.delivery_id, []).append(envelope)
-        self.inspect(row.delivery_id, self._desk.mechanisms[row.mechanism])
+        if row.delivery_id not in self._desk.waiting.inspecting:
+            self.inspect(row.delivery_id, self._desk.mechanisms[row.mechanism])
 
     def inspect(self, delivery_id: str, mechanism: Mechanism) -> None:
         """Have the pane's harness looked at; `inspected` goes on."""
         assert isinstance(mechanism, HarnessSeatControl)
-        self._desk.actor.spawn(self._await_inspection, delivery_id, mechanism)
+        look = self._desk.actor.spawn(self._await_inspection, delivery_id, mechanism, fenced=True)
+        self._desk.waiting.inspecting[delivery_id] = look
+        self._desk.arm(Deadline.INSPECTION, delivery_id, mechanism.answer_seconds)
 
     async def _await_inspection(self, delivery_id: str, mechanism: HarnessSeatControl) -> None:
         """Child task: look at the pane's harness."""
         seen: object = None
-        fault = f"the harness could not be looked at within {mechanism.answer_seconds} s"
         try:
-            with trio.move_on_after(mechanism.answer_seconds):
-                seen = await self._desk.system.callback(mechanism.control.inspect, self._desk.pane_id)
-                fault = "no session runs there" if seen is None else f"inspect answered {text_of(seen)}"
+            seen = await self._desk.system.callback(mechanism.control.inspect, self._desk.pane_id)
+            fault = "no session runs there" if seen is None else f"inspect answered {text_of(seen)}"
         except Exception as error:  # noqa: BLE001 - a harness that cannot be looked at is not there
             fault = told(error)
         session = seen if isinstance(seen, NativeSession) and seen.pane_id == self._desk.pane_id else None
@@ -68,13 +67,27 @@ class NativeSends:
         )
 
     async def inspected(self, envelope: Envelope, message: Inspected) -> None:
-        """The look came back: send the pending delivery, or judge what it shows of an earlier one."""
+        """The look came back, unless it was given up."""
         if message.activation == self._desk.actor.activation:
-            if self._desk.pending is not None and self._desk.pending.message.delivery_id == message.delivery_id:
-                await self._send_natively(message.session, message.fault)
-            else:
-                await self._judge_evidence(message.delivery_id, message.session)
+            look = self._desk.waiting.inspecting.pop(message.delivery_id, None)
+            self._desk.disarm(Deadline.INSPECTION, message.delivery_id)
+            if look is not None:
+                await self._seen(message.delivery_id, message.session, message.fault)
         self._desk.actor.answer(envelope, None)
+
+    async def not_seen(self, delivery_id: str) -> None:
+        """The look did not come back in time; it may still run, and is not heard any more."""
+        look = self._desk.waiting.inspecting.pop(delivery_id, None)
+        if look is not None:
+            self._desk.actor.abandon(look)
+            await self._seen(delivery_id, None, "the harness could not be looked at in time")
+
+    async def _seen(self, delivery_id: str, session: NativeSession | None, fault: str) -> None:
+        """Send the pending delivery, or judge what the look shows of an earlier one."""
+        if self._desk.pending is not None and self._desk.pending.message.delivery_id == delivery_id:
+            await self._send_natively(session, fault)
+        else:
+            await self._judge_evidence(delivery_id, session)
 
     async def _send_natively(self, session: NativeSession | None, fault: str) -> None:
         """The harness was looked at: send to exactly the session that was seen, or say that there was none."""
@@ -85,6 +98,8 @@ class NativeSends:
             await self._desk.end_unsent("offline", words("harness_seat", Heard.NOBODY, fault))
             return
         row = await self._desk.dispatch(session)
+        if row is None:
+            return
         send = mechanism.control.send
         self._desk.start_sending(
             row,

@@ -16,7 +16,7 @@ from fencepost.actors.delivery_state import Heard, words
 from fencepost.actors.messages import Answer, Applied, Reason, Unchanged
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import MutationRefused, UnmappedMechanism
+from fencepost.mailbox.errors import UnmappedMechanism
 from fencepost.mailbox.ladder import report
 from fencepost.mailbox.text import storable_text
 
@@ -40,6 +40,7 @@ class Seats:
         wait_seconds = message.wait_seconds
         number = str(next(self._polls))
         self._desk.waiting.pollers[number] = envelope
+        self._forget_gone_pollers()
         await self.hand_out()
         if number in self._desk.waiting.pollers:
             if wait_seconds <= 0:
@@ -58,10 +59,9 @@ class Seats:
         if number is None:
             return
         envelope = self._desk.waiting.pollers[number]  # parked until it is answered: a death on the way is told to it
-        try:
-            row = await self._desk.dispatch()
-        except MutationRefused:
-            return  # its callers were told; whoever polls goes on waiting
+        row = await self._desk.dispatch()
+        if row is None:
+            return  # whoever polls goes on waiting
         self._desk.arm(Deadline.ACKNOWLEDGEMENT, row.delivery_id, pending.mechanism.acknowledge_seconds)
         del self._desk.waiting.pollers[number]
         self._desk.disarm(Deadline.POLL, number)

@@ -84,7 +84,9 @@ _WORDS: Final[dict[tuple[str, Heard], tuple[str, str | None]]] = {
     ("harness_seat", Heard.PROVED): ("accepted", "started"),
     ("channel_turn", Heard.SILENCE): ("failed", "unconfirmed"),
     ("hire", Heard.SILENCE): ("failed", "delivery_unconfirmed"),
+    ("hire", Heard.NOBODY): ("failed", "unbound"),
     ("opencode", Heard.SILENCE): ("uncertain", None),
+    ("opencode", Heard.NOBODY): ("unbound", None),
 }
 """Each mechanism's own words for what the runtime observes (section 2)."""
 

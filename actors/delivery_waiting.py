@@ -36,6 +36,17 @@ class Waiting:
     """By the number of the poll, in order of arrival."""
     alarms: dict[tuple[Deadline, str], trio.CancelScope] = field(factory=dict)
     sending: dict[str, trio.CancelScope] = field(factory=dict)
+    """By delivery id, dispatches the bridge's code has not come back from."""
+    inspecting: dict[str, trio.CancelScope] = field(factory=dict)
+    """By delivery id, looks at a harness that have not come back."""
+    lapsed: set[str] = field(factory=set)
+    """Chat turns that go on although their callers were told that they are pending."""
+
+    @property
+    def owed(self) -> bool:
+        """Whether an answer is owed; a poller that went away is owed none, a message whose caller did is still sent."""
+        polled = any(not envelope.reply.abandoned for envelope in self.pollers.values())
+        return bool(self.callers) or bool(self.looking) or polled
 
     def __iter__(self) -> Iterator[Envelope]:
         yield from itertools.chain.from_iterable([*self.callers.values(), *self.looking.values()])

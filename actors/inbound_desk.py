@@ -4,7 +4,8 @@ The protocol is `inbound_state`; this shell reads the traces, commits step by st
 
 A post is served from its judgement to its answer without another message of the pane in between, so two posts of one
 id cannot cross.  The turn itself is a child task of this activation and ends with it: the next one finds its run
-without an end and says so (`service_restarted`); it never starts it again.
+without an end and says so (`service_restarted`); it never starts it again.  A turn that ignores its cancellation runs
+on, and nobody waits for it or hears its end.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class InboundDesk:
         except MutationRefused as refused:
             return uncertain(asked, f"somebody else wrote at the same time: {refused}")
         self._running[run.run_id] = run
-        self._actor.spawn(self._run, turn_of(acceptance), self._dispatcher)
+        self._actor.spawn(self._run, turn_of(acceptance), self._dispatcher, fenced=True)
         await self._clear_fence()
         return stored(asked)
 

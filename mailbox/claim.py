@@ -22,11 +22,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NoReturn, Self, TypeAlias
+from typing import Final, NoReturn, Self, TypeAlias, TypeGuard
 
+from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
 from fencepost.mailbox.errors import InvalidIdentifier
 from fencepost.mailbox.ladder import Reach, Stage, Stop
 from fencepost.mailbox.text import TOLD_MAX, storable_text, told
@@ -45,7 +46,6 @@ __all__ = [
     "Response",
     "Rule",
     "Step",
-    "check_delivery_id",
     "check_scope",
     "decode_claim",
     "encode_abandoned",
@@ -65,8 +65,6 @@ CLAIM_BYTES_MAX: Final = 12 * TEXT_BYTES_MAX + 4_096
 ABANDONED: Final = "abandoned, outcome unknown"
 
 _VERSION: Final = 1
-_HEX: Final = re.compile(r"[0-9a-f]{64}")
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PANE_ID: Final = re.compile(r"[ -~]{1,256}")  # `address.check_id` holds the same, but loads attrs
 _BODY_BYTES_MAX: Final = 1_048_576  # of an answer; more is no receipt of ours
 
@@ -105,13 +103,6 @@ def check_scope(scope: tuple[str, str]) -> tuple[str, str]:
     if not isinstance(pane_id, str) or not _PANE_ID.fullmatch(pane_id):
         raise InvalidIdentifier("pane_id", pane_id)
     return scope
-
-
-def check_delivery_id(value: object) -> str:
-    """Return `value` if it is a canonical lower-case UUID, else raise `InvalidIdentifier` (contract G-14)."""
-    if isinstance(value, str) and _UUID.fullmatch(value):
-        return value
-    raise InvalidIdentifier("delivery_id", value, "must be a canonical lower-case UUID")
 
 
 def scope_hash(scope: tuple[str, str]) -> str:
@@ -178,9 +169,9 @@ def decode_claim(data: bytes) -> Claim:
         raise CorruptClaim(f"has other members: {', '.join(sorted(members.keys() ^ expected))!r:.300}")
     if type(members["version"]) is not int or members["version"] != _VERSION:
         raise CorruptClaim(f"has version {members['version']!r:.100}, this program knows {_VERSION}")
-    delivery_id = _matched(members, "delivery_id", _UUID)
-    binding = _matched(members, "binding", _HEX)
-    fingerprint = _matched(members, "fingerprint", _HEX)
+    delivery_id = _matched(members, "delivery_id", is_delivery_id)
+    binding = _matched(members, "binding", is_digest)
+    fingerprint = _matched(members, "fingerprint", is_digest)
     text = members["text"]
     if not isinstance(text, str) or judge_text(text) is not None or storable_text(text) != text:
         raise CorruptClaim("has a text that nobody would have sent")
@@ -189,9 +180,9 @@ def decode_claim(data: bytes) -> Claim:
     return Claim(delivery_id, binding, fingerprint, text)
 
 
-def _matched(members: Mapping[str, object], name: str, form: re.Pattern[str]) -> str:
+def _matched(members: Mapping[str, object], name: str, is_one: Callable[[object], TypeGuard[str]]) -> str:
     value = members[name]
-    if not isinstance(value, str) or not form.fullmatch(value):
+    if not is_one(value):
         raise CorruptClaim(f"has the {name} {value!r:.100}")
     return value
 
@@ -371,7 +362,7 @@ def judge_binding(outcome: Outcome) -> Judged:
         return Judged(Finding.BINDING_REFUSED, f"status {outcome.status}")
     members = _versioned(outcome)
     binding = members.get("binding")
-    if isinstance(binding, str) and _HEX.fullmatch(binding):
+    if is_digest(binding):
         return Judged(Finding.BINDING_KNOWN, binding=binding)
     return Judged(Finding.BINDING_MISSING, f"status {outcome.status}")
 

@@ -24,7 +24,6 @@ from fencepost.mailbox.claim import (
     Outcome,
     Response,
     Step,
-    check_delivery_id,
     check_scope,
     fingerprint_of,
     judge_binding,
@@ -33,6 +32,7 @@ from fencepost.mailbox.claim import (
     judge_text,
 )
 from fencepost.mailbox.claim_files import Blocked, ClaimFiles, Locked, Removed, Unwritable
+from fencepost.mailbox.delivery_ids import check_delivery_id
 from fencepost.mailbox.ladder import Stage, Stop
 
 __all__ = ["ClaimedSender", "Response", "SendReport", "Transport"]

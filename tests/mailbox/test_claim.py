@@ -21,7 +21,6 @@ from fencepost.mailbox.claim import (
     Finding,
     Response,
     Step,
-    check_delivery_id,
     check_scope,
     decode_claim,
     encode_abandoned,
@@ -33,6 +32,7 @@ from fencepost.mailbox.claim import (
     judge_text,
     scope_hash,
 )
+from fencepost.mailbox.delivery_ids import check_delivery_id
 from fencepost.mailbox.errors import InvalidIdentifier
 from fencepost.mailbox.ladder import Reach, Stage, Stop
 

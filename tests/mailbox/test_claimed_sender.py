@@ -870,6 +870,7 @@ def test_d_1_it_loads_the_standard_library_and_its_own_few_modules():
         "fencepost.mailbox.claim",
         "fencepost.mailbox.claim_files",
         "fencepost.mailbox.claimed_sender",
+        "fencepost.mailbox.delivery_ids",
         "fencepost.mailbox.errors",
         "fencepost.mailbox.ladder",
         "fencepost.mailbox.text",

@@ -8,14 +8,13 @@ every durable row is what the model says, nothing was dispatched twice, and no s
 from __future__ import annotations
 
 import itertools
-import threading
-from typing import Any
 
 import hypothesis
 import pytest
 import trio
 from attrs import define
 from delivery_scenarios import World, opened, rows, uid
+from frozen_time import Loop
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -40,37 +39,6 @@ OPTIONS = Options(idle_seconds=1e6, crashes_max=1_000_000)
 SEATS = ("head_seat", "fleet_seat")
 ORDER = ["stored", "delivered", "consumed", "responded"]
 WAITS = "waits"
-
-
-class Loop:
-    """A trio run in a thread of its own, whose clock stands still."""
-
-    def __init__(self) -> None:
-        self.clock = trio.testing.MockClock()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=trio.run, args=(self._main,), kwargs={"clock": self.clock})
-        self._thread.start()
-        self._ready.wait()
-
-    async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._end = trio.Event()
-        async with trio.open_nursery() as self.nursery:
-            self._ready.set()
-            await self._end.wait()
-            self.nursery.cancel_scope.cancel()
-
-    def run(self, fn, *args) -> Any:
-        async def quiet() -> Any:
-            answer = await fn(*args)
-            await trio.testing.wait_all_tasks_blocked()
-            return answer
-
-        return trio.from_thread.run(quiet, trio_token=self._token)
-
-    def close(self) -> None:
-        trio.from_thread.run_sync(self._end.set, trio_token=self._token)
-        self._thread.join()
 
 
 # -- the model ---------------------------------------------------------------------------------------------------
@@ -153,8 +121,8 @@ class Machine(RuleBasedStateMachine):
         self.settled: set[str] = set()
         self.life = None
         self.open()
-        self.loop.run(self.pane.launch, "claude-code", "session-1")
-        self.binding = self.loop.run(self.pane.binding).binding
+        self.loop.run_until_quiet(self.pane.launch, "claude-code", "session-1")
+        self.binding = self.loop.run_until_quiet(self.pane.binding).binding
 
     # -- lives --
 
@@ -162,15 +130,15 @@ class Machine(RuleBasedStateMachine):
         self.chaos = Chaos()
         times = {"grace": GRACE, "acknowledge": 30, "answer": 30, "wait": 50}
         self.life = opened(self.url, self.world, self.chaos, times=times, options=OPTIONS)
-        self.supervisor, self.pane = self.loop.run(self.life.__aenter__)
+        self.supervisor, self.pane = self.loop.run_until_quiet(self.life.__aenter__)
 
     def shut(self) -> None:
-        self.loop.run(self.life.__aexit__, None, None, None)
+        self.loop.run_until_quiet(self.life.__aexit__, None, None, None)
 
     def teardown(self) -> None:
         try:
             self.shut()
-            assert self.loop.run(check, self.url) == []
+            assert self.loop.run_until_quiet(check, self.url) == []
         finally:
             self.loop.close()
 
@@ -204,7 +172,7 @@ class Machine(RuleBasedStateMachine):
         async def act() -> None:
             self.loop.nursery.start_soon(ask, self.name)
 
-        self.loop.run(act)
+        self.loop.run_until_quiet(act)
         return self.told.pop(self.name, WAITS)
 
     def open_row(self) -> tuple[str, Sent] | None:
@@ -428,7 +396,7 @@ class Machine(RuleBasedStateMachine):
         async def let_go() -> None:
             gate.set()
 
-        self.loop.run(let_go)
+        self.loop.run_until_quiet(let_go)
         row = self.sent[delivery_id]
         if not row.abandoned and (row.reach is None or reach in ORDER):
             self.heard(delivery_id, reach)
@@ -438,8 +406,8 @@ class Machine(RuleBasedStateMachine):
         async def jump() -> None:
             self.loop.clock.jump(seconds)
 
-        self.loop.run(jump)
-        self.loop.run(trio.testing.wait_all_tasks_blocked)
+        self.loop.run_until_quiet(jump)
+        self.loop.run_until_quiet(trio.testing.wait_all_tasks_blocked)
         self.now += seconds
         if self.queued is not None and self.now - self.queued[1].since >= GRACE:
             delivery_id, self.sent[delivery_id] = self.queued
@@ -476,7 +444,7 @@ class Machine(RuleBasedStateMachine):
     @rule(runtime=st.booleans(), chaotic=st.booleans())
     def die(self, runtime, chaotic) -> None:
         if not runtime:
-            self.loop.run(self.supervisor.kill, "pane:pane")
+            self.loop.run_until_quiet(self.supervisor.kill, "pane:pane")
         elif chaotic:
             self.chaos.kill_at("pane.binding/received", self.chaos.trace.count("pane.binding/received") + 1, "runtime")
             assert isinstance(self.call(self.pane.binding), FencepostError)

@@ -15,7 +15,6 @@ import copy
 import hashlib
 import itertools
 import tempfile
-import threading
 import time
 import uuid
 from typing import Any
@@ -24,6 +23,7 @@ import hypothesis
 import pytest
 import trio
 from bridges import Harness, Processes, Workspace, moved, reconciled
+from frozen_time import Loop
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -74,32 +74,6 @@ DEATHS = {"ActorCrashed", "StoreFault"}
 
 
 # -- the world around the runtime --------------------------------------------------------------------------------
-
-
-class Loop:
-    """A trio run in a thread of its own, whose clock stands still."""
-
-    def __init__(self) -> None:
-        self.clock = trio.testing.MockClock()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=trio.run, args=(self._main,), kwargs={"clock": self.clock})
-        self._thread.start()
-        self._ready.wait()
-
-    async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._end = trio.Event()
-        async with trio.open_nursery() as self.nursery:
-            self._ready.set()
-            await self._end.wait()
-            self.nursery.cancel_scope.cancel()
-
-    def run(self, fn, *args) -> Any:
-        return trio.from_thread.run(fn, *args, trio_token=self._token)
-
-    def close(self) -> None:
-        trio.from_thread.run_sync(self._end.set, trio_token=self._token)
-        self._thread.join()
 
 
 class Clock:

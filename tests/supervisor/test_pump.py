@@ -213,3 +213,40 @@ async def test_what_the_pump_wrote_is_delivered_and_what_it_could_not_is_uncerta
         assert (second.stage, second.stop) == (None, Stop.UNCERTAIN)
         assert (third.delivery_id, third.stop) == (second.delivery_id, Stop.UNCERTAIN)
         assert terminal.lines == ["first"]
+
+
+class Polled(InProcess):
+    """Tells when it is polled: an event that was carried before that is done with."""
+
+    def __init__(self, pane):
+        super().__init__(pane)
+        self.polls = asyncio.Semaphore(0)
+
+    async def poll(self, wait_seconds):
+        self.polls.release()
+        return await super().poll(wait_seconds)
+
+
+def test_under_asyncio_a_pump_that_was_cancelled_between_two_events_goes_on_with_the_next():
+    async def main() -> None:
+        async with open_supervisor("memory://", mechanisms=[FleetSeatMailbox(acknowledge_seconds=0.5)]) as supervisor:
+            pane, terminal = supervisor.pane("pane"), Terminal(failing=["third"])
+            source = Polled(pane)
+            pump = ChannelPump(source, terminal, wait_seconds=5)
+            for text in ("first", "second"):
+                running = asyncio.create_task(pump.run())
+                await source.polls.acquire()
+                assert (await pane.deliver(Outbound(text, "fleet_seat"))).stage is Stage.DELIVERED
+                await source.polls.acquire()
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+            running = asyncio.create_task(pump.run())
+            third = await pane.deliver(Outbound("third", "fleet_seat"))
+            assert third.stop is Stop.UNCERTAIN
+            stopped = await asyncio.wait_for(running, 10)
+            assert (stopped.event_id, type(stopped.cause)) == (third.delivery_id, BrokenPipeError)
+            assert (await supervisor.status()).uncertain_deliveries == 1
+            assert terminal.lines == ["first", "second"]
+
+    asyncio.run(main())
