@@ -387,9 +387,14 @@ class PaneModel:
         return ("launched", process.epoch, process.startup)
 
     def _after(self) -> None:
-        """What follows from a change by itself: callers are decided again, a wished-for successor is started."""
+        """What follows from a change by itself: callers are decided again, a wished-for successor is started.
+
+        Whoever caused it had its answer before that.
+        """
+        told_at = self.told_at
         self.settle()
         self._replace()
+        self.told_at = told_at
 
     def _replace(self) -> None:
         latest = self.latest
