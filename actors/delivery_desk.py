@@ -117,7 +117,7 @@ class DeliveryDesk:
         outbound = message.outbound
         mechanism = self.mechanisms.get(outbound.via)
         if mechanism is None:
-            raise UnmappedMechanism(outbound.via)
+            raise UnmappedMechanism.not_given(outbound.via)
         try:
             report = await self._report_instead(outbound)
         except CorruptRecord as damage:
@@ -126,7 +126,7 @@ class DeliveryDesk:
         if report is None and self.row is not None and self.native.can_inspect(self.row):
             self.native.look_again(self.row, envelope)
         elif report is None and self.row is not None:
-            self.actor.answer(envelope, blocked_report(self.row))
+            self.actor.answer(envelope, blocked_report(self.row, asked_id=outbound.delivery_id))
         elif report is not None:
             self.actor.answer(envelope, report)
         else:
@@ -138,9 +138,10 @@ class DeliveryDesk:
         if known is not None and known.delivery_id != (self.row and self.row.delivery_id):
             return report_of(known, asked=outbound.text)
         if self.pending is not None:
-            return blocked_report(self.pending.message)
+            return blocked_report(self.pending.message, asked_id=outbound.delivery_id)
         if self.row is not None and self.row.outcome is None:
-            return pending_report(self.row) if known is not None and self._goes_on() else blocked_report(self.row)
+            goes_on = known is not None and self._goes_on()
+            return pending_report(self.row) if goes_on else blocked_report(self.row, asked_id=outbound.delivery_id)
         if not outbound.text.strip():
             return _rejected(outbound, "the text is blank")
         return None

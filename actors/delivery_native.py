@@ -122,7 +122,7 @@ class NativeSends:
 def _after_evidence(original: DeliveryRecord, outbound: Outbound) -> DeliveryReport:
     """The report of a call that came while `original` was unresolved and had it looked for."""
     if original.uncertain:
-        return blocked_report(original)
+        return blocked_report(original, asked_id=outbound.delivery_id)
     if fingerprint_of(outbound.text) == original.fingerprint:
         return report_of(original)
     return DeliveryReport(

@@ -48,7 +48,7 @@ class OperatorWords:
         delivery_id = message.delivery_id
         if self._desk.pending is not None and self._desk.pending.message.delivery_id == delivery_id:
             said = words(self._desk.pending.message.mechanism, Heard.WITHDRAWN, "cancelled before it left")
-            await self._desk.end_unsent("withdraw", said)
+            await self._desk.end_unsent("withdraw_delivery", said)
             self._desk.actor.answer(envelope, Applied())
             return
         row = await self._desk.find(delivery_id)

@@ -144,6 +144,8 @@ class Seats:
 def _acknowledged(mechanism: str, native: str | None, delay: str | None) -> MechanismOutcome:
     """What an acknowledgement of the exact id says: delivered, whatever else the seat calls it."""
     outcome = words(mechanism, Heard.ACKNOWLEDGED).outcome
+    if native == words(mechanism, Heard.REPLIED).native:
+        native = None  # a reply is what `reply_event` brings, with its text
     try:
         report(mechanism, outcome, native)
     except UnmappedMechanism:

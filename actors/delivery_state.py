@@ -54,6 +54,7 @@ __all__ = [
 ]
 
 FENCED: Final = "an earlier delivery to this pane is unresolved; nothing was sent"
+UNRESOLVED: Final = "this delivery is unresolved; it was not sent again"
 
 
 class Heard(Enum):
@@ -234,7 +235,7 @@ def proves(row: DeliveryRecord, seen: NativeSession) -> bool:
 def report_of(row: DeliveryRecord, *, asked: str | None = None) -> DeliveryReport:
     """The report of a delivery; `asked` is the text it was asked for with, whose drift is named (DA-12)."""
     if row.outcome is None:
-        return blocked_report(row, "it is in flight; this call sent nothing")
+        return blocked_report(row, asked_id=row.delivery_id)
     detail = row.detail
     if asked is not None and fingerprint_of(asked) != row.fingerprint:
         drift = "answered from the original; the text of this call differs and was not sent"
@@ -258,8 +259,9 @@ def pending_report(row: DeliveryRecord) -> DeliveryReport:
     )
 
 
-def blocked_report(original: DeliveryRecord | Message, detail: str = FENCED) -> DeliveryReport:
+def blocked_report(original: DeliveryRecord | Message, *, asked_id: str | None = None) -> DeliveryReport:
     """The report of a call that sent nothing because of `original`, with the original's id (section 3, DA-3)."""
+    detail = UNRESOLVED if asked_id == original.delivery_id else FENCED
     return unreadable_report(original.delivery_id, original.mechanism, detail)
 
 

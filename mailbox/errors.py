@@ -156,6 +156,13 @@ class UnmappedMechanism(FencepostError):  # noqa: N818
         self.mechanism = mechanism
         self.outcome = outcome
 
+    @classmethod
+    def not_given(cls, mechanism: str) -> UnmappedMechanism:
+        """The error for a mechanism that may have its place on the ladder and was not given to this runtime."""
+        error = cls(mechanism)
+        error.args = (f"mechanism {mechanism!r} was not given to this runtime",)
+        return error
+
 
 class MailboxFull(FencepostError):  # noqa: N818
     """The actor's bounded inbox has no room."""

@@ -65,8 +65,8 @@ def open_supervisor(
 
     The same under trio and asyncio.  On entering, what an earlier life left undone is taken up (contract I-16).
     Entering raises `StoreOwned`, `SchemaTooNew`, `CorruptRecord` or another `StoreFault`; an unknown kind of
-    `store_url` raises at once, and so do two tools or two mechanisms of one name (ValueError).  A mechanism that has no
-    place on the ladder raises `UnmappedMechanism` on entering.  Leaving closes the runtime within
+    `store_url` raises at once, and so do two tools of one name (ValueError).  On entering, two mechanisms of one name
+    raise ValueError, and one that has no place on the ladder `UnmappedMechanism`.  Leaving closes the runtime within
     `options.close_seconds`.
     """
     runtime = Runtime(

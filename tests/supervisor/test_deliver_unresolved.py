@@ -456,3 +456,14 @@ async def test_a_new_life_without_any_mechanism_says_uncertain_once_deliveries_a
     async with open_supervisor(url) as supervisor:
         await supervisor.pane("pane").binding()
         assert (await supervisor.status()).uncertain_deliveries == 1
+
+
+async def test_an_acknowledgement_is_no_reply(url):
+    world = World()
+    async with opened(url, world) as (_, pane):
+        await unresolved(pane, world, Outbound("ask", "fleet_seat", A))
+        assert await pane.acknowledge_event(A, "reply") == Applied()
+        assert (await pane.deliver(Outbound("ask", "fleet_seat", A))).stage is Stage.DELIVERED
+        assert await pane.reply_event(A, "yes") == Applied()
+        report = await pane.deliver(Outbound("ask", "fleet_seat", A))
+        assert (report.stage, report.native) == (Stage.RESPONDED, "reply")
