@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 __all__ = [
     "INCARNATION_VARIABLE",
@@ -323,7 +323,7 @@ def _send(identity: Identity, number: signal.Signals) -> None:
 
 
 @contextmanager
-def _pinned(pid: int) -> Iterator[int | None]:
+def _pinned(pid: int) -> Generator[int | None]:
     """Hold a pidfd, which goes on meaning the same process; None where the kernel has none."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -339,4 +339,4 @@ def _pinned(pid: int) -> Iterator[int | None]:
 
 
 def _told(stat: ProcessStat) -> str:
-    return f"{stat.identity.pid} (state {stat.state}, session {stat.session}, started at tick {stat.identity.start_time})"
+    return f"{stat.identity.pid} (state {stat.state}, session {stat.session}, start {stat.identity.start_time})"

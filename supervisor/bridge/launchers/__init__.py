@@ -1,9 +1,9 @@
 """Launchers: the bridge's hands on real harness processes (contract I-11).
 
-    child        a child process without a terminal
-    tmux         a process in a pane of a private tmux server
-    commands     how Claude Code and Codex are started and resumed
-    held         what both launchers share, and what they promise
+child        a child process without a terminal
+tmux         a process in a pane of a private tmux server
+commands     how Claude Code and Codex are started and resumed
+held         what both launchers share, and what they promise
 """
 
 from __future__ import annotations

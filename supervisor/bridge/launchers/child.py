@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,6 @@ class ChildProcessLauncher(HeldLauncher):
             command_for, state_dir, grace_seconds=grace_seconds, socket_path=socket_path, store_url=store_url
         )
         self._output_for = output_for
-        self._children: set[int] = set()
 
     @contextmanager
     def _spawned(
@@ -49,7 +48,7 @@ class ChildProcessLauncher(HeldLauncher):
         launch: Launch,
         marks: Mapping[str, str],
         command: Command,  # noqa: ARG002 - it comes through the gate
-    ) -> Iterator[tuple[int, socket.socket]]:
+    ) -> Generator[tuple[int, socket.socket]]:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -74,10 +73,3 @@ class ChildProcessLauncher(HeldLauncher):
         )
         self._children.add(pid)
         return pid
-
-    def _reap(self) -> None:
-        for pid in tuple(self._children):
-            with suppress(ChildProcessError):  # somebody else collected it
-                if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    continue
-            self._children.discard(pid)

@@ -52,10 +52,12 @@ def _codex_headless(session: str | None, _settings: str, prompt: str) -> tuple[s
     return ("codex", "exec", "resume", session, prompt)
 
 
-HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType({
-    "claude-code": HarnessCommand(_claude, _claude_headless),
-    "codex": HarnessCommand(_codex, _codex_headless, settings_variable="CODEX_HOME"),
-})
+HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
+    {
+        "claude-code": HarnessCommand(_claude, _claude_headless),
+        "codex": HarnessCommand(_codex, _codex_headless, settings_variable="CODEX_HOME"),
+    }
+)
 """By the harness name that launches carry."""
 
 

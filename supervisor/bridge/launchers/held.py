@@ -100,6 +100,7 @@ class HeldLauncher(ABC):
         self._store_url = store_url
         self._state_dir = Path(state_dir).absolute()
         self._notes = Notes(self._state_dir / "processes")
+        self._children: set[int] = set()
 
     # -- the Launcher --
 
@@ -172,7 +173,12 @@ class HeldLauncher(ABC):
         """Spawn `held_start` as the leader of a session, with `marks` in its environment: its pid and its gate."""
 
     def _reap(self) -> None:
-        """Collect children that ended, where there are any."""
+        """Collect own children that ended; what an earlier bridge started has another parent."""
+        for pid in tuple(self._children):
+            with suppress(ChildProcessError):  # somebody else collected it
+                if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                    continue
+            self._children.discard(pid)
 
     def _note(self, launch: Launch, pid: int) -> None:
         identity = identity_of(pid)

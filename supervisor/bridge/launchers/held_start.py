@@ -2,8 +2,8 @@
 
     python -I -S held_start.py FD | SOCKET_PATH
 
-It waits at a gate, one connected socket, for a JSON object with `argv`, `env`, `keep`, `cwd` and `stdin`, and becomes that
-program: same pid, same session, same start time.  If the gate closes first, whoever started it has died before the
+It waits at a gate, one connected socket, for a JSON object with `argv`, `env`, `keep`, `cwd` and `stdin`, and becomes
+that program: same pid, same session, same start time.  If the gate closes first, whoever started it has died before the
 note was durable; it ends and has run nothing.  The gate closes with the exec; what is said through it before that is
 why there was none.
 

@@ -46,7 +46,7 @@ class Notes:
         """Write a note; durable on return."""
         path = self._path(note.incarnation_id)
         beside = path.with_suffix(".new")
-        with beside.open("w", encoding="ascii", opener=_private) as file:
+        with open(beside, "w", encoding="ascii", opener=_private) as file:
             json.dump({"version": _VERSION, **asdict(note)}, file)
             file.flush()
             os.fsync(file.fileno())
@@ -67,7 +67,7 @@ class Notes:
     def write_input(self, incarnation_id: str, data: bytes) -> Path:
         """Leave what a process will read as its standard input; it removes the file when it has opened it."""
         path = self._path(incarnation_id).with_suffix(".stdin")
-        with path.open("wb", opener=_private) as file:
+        with open(path, "wb", opener=_private) as file:
             file.write(data)
         return path
 

@@ -21,7 +21,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -104,7 +104,7 @@ class TmuxLauncher(HeldLauncher):
     @contextmanager
     def _spawned(
         self, launch: Launch, marks: Mapping[str, str], command: Command
-    ) -> Iterator[tuple[int, socket.socket]]:
+    ) -> Generator[tuple[int, socket.socket]]:
         if command.stdin is not None:
             raise LaunchError("a process in a terminal reads from it, so Command.stdin cannot be given")
         target = self.panes().get(launch.pane_id) or self._new_pane(launch.pane_id)
@@ -170,7 +170,7 @@ class TmuxLauncher(HeldLauncher):
 
 
 @contextmanager
-def _listening(folder: Path) -> Iterator[tuple[Path, socket.socket]]:
+def _listening(folder: Path) -> Generator[tuple[Path, socket.socket]]:
     """Listen on a unix socket in a folder whose path may be longer than a socket's can be."""
     path = folder / secrets.token_hex(8)
     descriptor = os.open(folder, os.O_PATH)
