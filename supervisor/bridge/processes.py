@@ -33,7 +33,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -134,7 +134,9 @@ def family(
     found |= {identity.pid for identity in known if _is(table, identity)}
     doubtful: set[int] = set()
     if note is not None:
-        leader_seen = leader_seen or _is(table, note.leader)
+        if _is(table, note.leader):
+            leader_seen = True
+            found.add(note.pid)
         members = {pid for pid, stat in table.items() if note.pid in (stat.session, stat.pgid)}
         if leader_seen or members & found:  # one member that is ours for sure holds the number for all
             found |= members
@@ -209,17 +211,17 @@ def stop_processes(
     *,
     grace_seconds: float,
     called_off: threading.Event | None = None,
-    reap: Callable[[], object] = lambda: None,
 ) -> None:
     """Return once nothing of the incarnation runs; blocks for at most the grace and `KILL_SECONDS`.
 
-    Without a note, or with one of an earlier boot, the environment's mark is what finds them.  `reap` collects the
-    caller's own dead children.  Raises `StillRunning`, naming what is left, also where a process can be ours and need
-    not be.  Setting `called_off` ends the waiting with `StillRunning`.
+    Without a note, or with one of an earlier boot, the environment's mark is what finds them.  A caller that is the
+    leader's parent collects it only afterwards: even dead it keeps its number its own.  Raises `StillRunning`, naming
+    what is left, also where a process can be ours and need not be.  Setting `called_off` ends the waiting with
+    `StillRunning`.
     """
     if note is not None and note.boot_id != boot_id():
         note = None  # nothing outlives the machine
-    hunt = _Hunt(incarnation_id, note, called_off or threading.Event(), reap)
+    hunt = _Hunt(incarnation_id, note, called_off or threading.Event())
     hunt.signal_all(signal.SIGTERM, signal.SIGCONT)
     hunt.until_empty(grace_seconds)
     if not hunt.until_empty(KILL_SECONDS, kill=True):
@@ -236,20 +238,16 @@ def stop_processes(
 class _Hunt:
     """One stop: what was seen so far, and the looks that bring it up to date."""
 
-    def __init__(
-        self, incarnation_id: str, note: ProcessNote | None, called_off: threading.Event, reap: Callable[[], object]
-    ) -> None:
+    def __init__(self, incarnation_id: str, note: ProcessNote | None, called_off: threading.Event) -> None:
         self._mark = f"{INCARNATION_VARIABLE}={incarnation_id}".encode()
         self._note = note
         self._called_off = called_off
-        self._reap = reap
         self.session = None if note is None else note.pid
         self.seen = Family()
         self.look()
 
     def look(self) -> bool:
         """Bring `seen` up to date; whether anything is alive."""
-        self._reap()
         seen = self.seen
         self.seen = family(_table(self._mark), self._note, seen.known, leader_seen=seen.leader_seen)
         if any(stat.identity.pid == os.getpid() for stat in self.seen.alive):

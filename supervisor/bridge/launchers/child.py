@@ -53,11 +53,12 @@ class ChildProcessLauncher(HeldLauncher):
         with ours:
             with theirs:
                 pid = self._spawn(theirs.fileno(), marks, Path(self._output_for(launch)))
+            self._children[launch.incarnation_id] = pid
             yield pid, ours
 
     def _spawn(self, gate: int, marks: Mapping[str, str], output: Path) -> int:
         # Not subprocess.Popen: the child is meant to outlive its handle, and a handle that is dropped complains.
-        pid = os.posix_spawn(
+        return os.posix_spawn(
             sys.executable,
             [sys.executable, "-I", "-S", str(HELD_START), str(_GATE)],
             {**bridge_environment(), **marks},
@@ -71,5 +72,3 @@ class ChildProcessLauncher(HeldLauncher):
             setsigmask=(),
             setsigdef=_DEFAULT_SIGNALS,
         )
-        self._children.add(pid)
-        return pid

@@ -100,7 +100,7 @@ class HeldLauncher(ABC):
         self._store_url = store_url
         self._state_dir = Path(state_dir).absolute()
         self._notes = Notes(self._state_dir / "processes")
-        self._children: set[int] = set()
+        self._children: dict[str, int] = {}
 
     # -- the Launcher --
 
@@ -135,7 +135,6 @@ class HeldLauncher(ABC):
         if note is not None:
             with suppress(ProcessLookupError):
                 await self._until_gone(note)
-        self._reap()
 
     async def _until_gone(self, note: ProcessNote) -> None:
         if not hasattr(os, "pidfd_open"):
@@ -152,7 +151,8 @@ class HeldLauncher(ABC):
 
     def _stop(self, incarnation_id: str, grace_seconds: float, called_off: threading.Event | None = None) -> None:
         note = self._notes.read(incarnation_id)
-        stop_processes(incarnation_id, note, grace_seconds=grace_seconds, called_off=called_off, reap=self._reap)
+        stop_processes(incarnation_id, note, grace_seconds=grace_seconds, called_off=called_off)
+        self._reap(incarnation_id)
         self._notes.remove(incarnation_id)
 
     def _start(self, launch: Launch) -> None:
@@ -172,13 +172,13 @@ class HeldLauncher(ABC):
     ) -> AbstractContextManager[tuple[int, socket.socket]]:
         """Spawn `held_start` as the leader of a session, with `marks` in its environment: its pid and its gate."""
 
-    def _reap(self) -> None:
-        """Collect own children that ended; what an earlier bridge started has another parent."""
-        for pid in tuple(self._children):
+    def _reap(self, incarnation_id: str) -> None:
+        """Collect a child of our own that ended; what an earlier bridge started has another parent."""
+        pid = self._children.get(incarnation_id)
+        if pid is not None:
             with suppress(ChildProcessError):  # somebody else collected it
-                if os.waitpid(pid, os.WNOHANG) == (0, 0):
-                    continue
-            self._children.discard(pid)
+                os.waitpid(pid, os.WNOHANG)
+            del self._children[incarnation_id]
 
     def _note(self, launch: Launch, pid: int) -> None:
         identity = identity_of(pid)
