@@ -127,6 +127,9 @@ match MODE:
         daemon(sleep, "daemon")
         child(forget, "member")
         tell("leader")
+    case "left_session":  # the same without the member, which a terminal would take along when it hangs up
+        daemon(sleep, "daemon")
+        tell("leader")
     case "left_unmarked":  # the leader is gone, and nothing that is left says whose it is, but for its session
         child(forget, "member")
         tell("leader")

@@ -26,6 +26,7 @@ PARTS = {
     "stopped": ("leader",),
     "last_thread": ("leader",),
     "left_daemon": ("leader", "daemon", "member"),
+    "left_session": ("leader", "daemon"),
     "left_unmarked": ("leader", "member"),
 }
 

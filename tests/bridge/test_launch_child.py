@@ -90,10 +90,9 @@ async def test_a_startup_is_told_by_its_id(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "mode",
-    list(PARTS),
+    ("mode", "by"),
+    [(mode, "this bridge") for mode in PARTS] + [(mode, "the next bridge") for mode in ("daemon", "left_daemon")],
 )
-@pytest.mark.parametrize("by", ["this bridge", "the next bridge"])
 async def test_a_stop_leaves_nothing(launcher, tmp_path, mode: str, by: str) -> None:
     launch = new_launch()
     first = launcher(mode)
@@ -326,9 +325,18 @@ async def test_a_cancelled_stop_ends_at_once_and_leaves_no_thread(launcher, tmp_
 def test_on_asyncio_the_same(launcher, tmp_path) -> None:
     async def main() -> None:
         launch, made = new_launch(), launcher("stray")
+        command_for, begun, may_go_on = made._command_for, threading.Event(), threading.Event()
+
+        def slowly(launch):
+            begun.set()
+            may_go_on.wait()
+            return command_for(launch)
+
+        made._command_for = slowly
         starting = asyncio.ensure_future(made.start(launch))
-        await asyncio.to_thread(eventually, lambda: marked(launch.incarnation_id))
+        await asyncio.to_thread(begun.wait)
         starting.cancel()
+        asyncio.get_running_loop().call_soon(may_go_on.set)
         with pytest.raises(asyncio.CancelledError):
             await starting
         assert set(made.processes()) == {"pane"}, "a start is brought to its end"

@@ -40,7 +40,7 @@ __all__ = ["TmuxError", "TmuxLauncher"]
 
 PANE_OPTION: Final = "@fencepost-pane"
 _ANSWER_SECONDS: Final = 10.0
-_NOBODY: Final = re.compile("no server running|error connecting to|no sessions|can't find session")
+_NOBODY: Final = re.compile("no server running|error connecting to|no sessions|no current target|can't find session")
 
 
 class TmuxError(LaunchError):
