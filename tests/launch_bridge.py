@@ -1,7 +1,7 @@
 """A bridge that is killed in the middle of a start or a stop: `launch_bridge.py`, its orders on stdin, one a line.
 
-An order is JSON: `kind` ("child", "tmux"), `server`, `folder`, `mode`, `pane`, `incarnation`, `do` ("start", "stop") and
-`line`: before the so-manieth line of the launchers' own code, the bridge kills itself, as the kernel does; null: it
+An order is JSON: `kind` ("child", "tmux"), `server`, `folder`, `mode`, `pane`, `incarnation`, `do` ("start", "stop")
+and `line`: before the so-manieth line of the launchers' own code, the bridge kills itself, as the kernel does; null: it
 lives.  Each order is a fork of this process, which has imported everything; the answer is a line with the number of
 lines it ran, or "killed".
 """

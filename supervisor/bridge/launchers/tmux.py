@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -172,6 +172,10 @@ class TmuxLauncher(HeldLauncher):
 @contextmanager
 def _listening(folder: Path) -> Generator[tuple[Path, socket.socket]]:
     """Listen on a unix socket in a folder whose path may be longer than a socket's can be."""
+    for left in folder.iterdir():  # by a bridge that died in the middle
+        with suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime > 10 * START_SECONDS:
+                left.unlink()
     path = folder / secrets.token_hex(8)
     descriptor = os.open(folder, os.O_PATH)
     try:
