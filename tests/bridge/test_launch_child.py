@@ -19,7 +19,7 @@ from launch_world import PARTS, end, eventually, harness, marked, new_launch, ru
 from fencepost.supervisor import StartupDelivery
 from fencepost.supervisor.bridge import processes
 from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, LaunchError
-from fencepost.supervisor.bridge.processes import Identity, ProcessNote, StillRunning, boot_id, identity_of
+from fencepost.supervisor.bridge.processes import Identity, ProcessNote, StillRunning, boot_id, identity_of, lives_in
 
 SAYS_ALL = """
 import json, os, sys
@@ -139,6 +139,27 @@ async def test_one_incarnations_stop_is_nothing_to_another(launcher, tmp_path) -
     assert [list(map(running, each.values())) for each in pids] == [[False, False], [True, True]]
     assert set(both.processes()) == {"other"}
     await both.stop(view_of(other))
+
+
+@pytest.mark.parametrize("mode", ["stray", "forgetful_daemon", "other_group"])
+async def test_who_lives_in_a_pane_is_the_kernels_word(launcher, tmp_path, mode: str) -> None:
+    one, other = new_launch("one"), new_launch("other")
+    made = launcher(mode)
+    for launch in (one, other):
+        await made.start(launch)
+    pids = told(tmp_path, one, mode)
+    notes = made.processes()
+    assert all(lives_in(pid, notes["one"]) for pid in pids.values())
+    assert not any(lives_in(pid, notes["other"]) for pid in pids.values())
+    assert not lives_in(os.getpid(), notes["one"])
+    assert not lives_in(1, notes["one"])
+    forged = {**os.environ, "FENCEPOST_INCARNATION": one.incarnation_id}
+    with subprocess.Popen(["sleep", "1000"], env=forged) as boaster:
+        assert not lives_in(boaster.pid, notes["one"])
+        boaster.kill()
+    await made.stop(view_of(one))
+    assert not any(lives_in(pid, notes["one"]) for pid in pids.values())
+    await made.stop(view_of(other))
 
 
 async def test_who_obeys_has_the_whole_grace_and_needs_none_of_it(launcher, tmp_path) -> None:
