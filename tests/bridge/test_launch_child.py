@@ -154,7 +154,7 @@ async def test_who_lives_in_a_pane_is_the_kernels_word(launcher, tmp_path, mode:
     assert not lives_in(os.getpid(), notes["one"])
     assert not lives_in(1, notes["one"])
     forged = {**os.environ, "FENCEPOST_INCARNATION": one.incarnation_id}
-    with subprocess.Popen(["sleep", "1000"], env=forged) as boaster:
+    with subprocess.Popen(["sleep", "1000"], env=forged) as boaster:  # noqa: ASYNC220 - a start is short
         assert not lives_in(boaster.pid, notes["one"])
         boaster.kill()
     await made.stop(view_of(one))
