@@ -13,7 +13,9 @@ So everything is read from /proc, and four marks say that a process belongs to a
     descendant   its parent belongs
 
 The harness is started as a *subreaper* (`held_start`), so while it lives, whatever it started stays its descendant.
-Who was once found to belong is known by pid and start time and stays found, whatever it does to its marks.
+Who was once found to belong is known by pid and start time and stays found, whatever it does to its marks.  What a stop
+has found is written down before it sends a signal: the leader may be the first to go, and the bridge the next, and then
+nothing else would tell whose child a child was.
 
 A pid alone is never trusted.  Start times are compared within one boot; signals go through a pidfd that was opened
 before the comparison.  A session's number is free for others once the leader and all members are gone, so when the
@@ -33,7 +35,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -88,6 +90,8 @@ class ProcessNote:
     start_time: int
     pgid: int
     boot_id: str
+    family: tuple[Identity, ...] = ()
+    """Who else was found to belong, once a stop has begun."""
 
     @property
     def leader(self) -> Identity:
@@ -132,7 +136,7 @@ def family(
     is still its own.
     """
     found = {pid for pid, stat in table.items() if stat.marked}
-    found |= {identity.pid for identity in known if _is(table, identity)}
+    found |= {identity.pid for identity in (*known, *(note.family if note else ())) if _is(table, identity)}
     doubtful: set[int] = set()
     if note is not None:
         if _is(table, note.leader):
@@ -231,18 +235,21 @@ def stop_processes(
     note: ProcessNote | None,
     *,
     grace_seconds: float,
+    remember: Callable[[frozenset[Identity]], object],
     called_off: threading.Event | None = None,
 ) -> None:
     """Return once nothing of the incarnation runs; blocks for at most the grace and `KILL_SECONDS`.
 
     Without a note, or with one of an earlier boot, the environment's mark is what finds them.  A caller that is the
-    leader's parent collects it only afterwards: even dead it keeps its number its own.  Raises `StillRunning`, naming
-    what is left, also where a process can be ours and need not be.  Setting `called_off` ends the waiting with
-    `StillRunning`.
+    leader's parent collects it only afterwards: even dead it keeps its number its own.  `remember` is called with all
+    that were found, before any of them is signalled, and is to make them durable in the note's `family`.
+
+    Raises `StillRunning`, naming what is left, also where a process can be ours and need not be, and whatever
+    `remember` raises.  Setting `called_off` ends the waiting with `StillRunning`.
     """
     if note is not None and note.boot_id != boot_id():
         note = None  # nothing outlives the machine
-    hunt = _Hunt(incarnation_id, note, called_off or threading.Event())
+    hunt = _Hunt(incarnation_id, note, remember, called_off or threading.Event())
     hunt.signal_all(signal.SIGTERM, signal.SIGCONT)
     hunt.until_empty(grace_seconds)
     if not hunt.until_empty(KILL_SECONDS, kill=True):
@@ -259,9 +266,17 @@ def stop_processes(
 class _Hunt:
     """One stop: what was seen so far, and the looks that bring it up to date."""
 
-    def __init__(self, incarnation_id: str, note: ProcessNote | None, called_off: threading.Event) -> None:
+    def __init__(
+        self,
+        incarnation_id: str,
+        note: ProcessNote | None,
+        remember: Callable[[frozenset[Identity]], object],
+        called_off: threading.Event,
+    ) -> None:
         self._mark = f"{INCARNATION_VARIABLE}={incarnation_id}".encode()
         self._note = note
+        self._remember = remember
+        self._remembered = set[Identity]() if note is None else {note.leader, *note.family}
         self._called_off = called_off
         self.session = None if note is None else note.pid
         self.seen = Family()
@@ -273,6 +288,9 @@ class _Hunt:
         self.seen = family(_table(self._mark), self._note, seen.known, leader_seen=seen.leader_seen)
         if any(stat.identity.pid == os.getpid() for stat in self.seen.alive):
             raise StillRunning(f"this process ({os.getpid()}) belongs to the incarnation that it was to stop")
+        if self.seen.known - self._remembered:
+            self._remembered |= self.seen.known
+            self._remember(frozenset(self._remembered))
         return bool(self.seen.alive)
 
     def until_empty(self, seconds: float, *, kill: bool = False) -> bool:

@@ -141,7 +141,7 @@ async def test_one_incarnations_stop_is_nothing_to_another(launcher, tmp_path) -
     await both.stop(view_of(other))
 
 
-@pytest.mark.parametrize("mode", ["stray", "forgetful_daemon", "other_group"])
+@pytest.mark.parametrize("mode", ["stray", "forgetful_daemon"])
 async def test_who_lives_in_a_pane_is_the_kernels_word(launcher, tmp_path, mode: str) -> None:
     one, other = new_launch("one"), new_launch("other")
     made = launcher(mode)
@@ -244,6 +244,12 @@ async def test_anothers_note_and_a_note_of_other_types_are_damage(launcher) -> N
     made._notes.write(ProcessNote("pane", launch.incarnation_id, True, 1, 1, "boot"))
     with pytest.raises(DamagedNote, match="another type"):
         await made.stop(view_of(launch))
+    path = made._notes._path(launch.incarnation_id)
+    for family in (None, 1, [1], [{"pid": 1}], [{"pid": "1", "start_time": 2}]):
+        made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, 1, "boot"))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "family": family}), encoding="ascii")
+        with pytest.raises(DamagedNote, match=r"family|relative"):
+            await made.stop(view_of(launch))
 
 
 async def test_a_bridge_does_not_end_itself(launcher) -> None:

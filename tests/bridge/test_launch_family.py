@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from hypothesis import given, strategies as st
 
 from fencepost.supervisor.bridge.processes import Identity, ProcessNote, ProcessStat, family, parse_stat
@@ -62,6 +63,12 @@ def test_without_a_note_only_marks_and_descent_count() -> None:
 def test_who_was_found_once_stays_found() -> None:
     assert found(stat(101), known=[Identity(101, 60)]) == ([101], [])
     assert found(stat(101), known=[Identity(101, 59)]) == ([], []), "not for who has its number now"
+
+
+def test_who_was_written_down_is_found_by_the_next_bridge() -> None:
+    note = evolve(NOTE, family=(Identity(101, 60), Identity(102, 59)))
+    assert found(stat(101), stat(102), note=note) == ([101], [])
+    assert found(stat(101, group=100), stat(103, group=100), note=note) == ([101, 103], []), "and holds its session"
 
 
 def test_members_are_beyond_doubt_once_the_leader_was_seen() -> None:

@@ -78,7 +78,7 @@ async def test_the_process_lives_in_its_pane_and_knows_who_it_is(tmp_path, serve
     eventually(lambda: tmux(server, "display-message", "-p", "-t", target, "#{pane_dead}") == "1\n")
 
 
-@pytest.mark.parametrize("mode", ["obeys", "ignores", "stray", "forgetful_daemon", "stopped", "left_session"])
+@pytest.mark.parametrize("mode", ["ignores", "forgetful_daemon", "left_session"])
 async def test_a_stop_leaves_nothing(launcher, tmp_path, mode: str) -> None:
     launch = new_launch()
     await launcher(mode).start(launch)

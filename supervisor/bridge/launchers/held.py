@@ -14,8 +14,8 @@ Dead before the gate was opened: the gate is closed by the kernel, and the proce
 Dead later: the note is durable.  Either way the next bridge's `stop` also finds the process by the mark in its
 environment, note or not.
 
-Stopping needs neither the handle nor the program that started the process; `processes` is the proof.  The note is
-removed only then.
+Stopping needs neither the handle nor the program that started the process; `processes` is the proof.  Whom a stop finds
+is added to the note before anybody is signalled, and the note is removed only when all are gone.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from fencepost.supervisor import IncarnationView, Launch
 from fencepost.supervisor.bridge.launchers.host_loop import to_its_end, until_called_off, until_readable
 from fencepost.supervisor.bridge.launchers.notes import Notes
 from fencepost.supervisor.bridge.processes import (
     INCARNATION_VARIABLE,
+    Identity,
     ProcessNote,
     boot_id,
     identity_of,
@@ -151,9 +153,14 @@ class HeldLauncher(ABC):
 
     def _stop(self, incarnation_id: str, grace_seconds: float, called_off: threading.Event | None = None) -> None:
         note = self._notes.read(incarnation_id)
-        stop_processes(incarnation_id, note, grace_seconds=grace_seconds, called_off=called_off)
+        remember = partial(self._remember, note)
+        stop_processes(incarnation_id, note, grace_seconds=grace_seconds, remember=remember, called_off=called_off)
         self._reap(incarnation_id)
         self._notes.remove(incarnation_id)
+
+    def _remember(self, note: ProcessNote | None, found: frozenset[Identity]) -> None:
+        if note is not None:  # without one there is nothing but the mark, and that stays
+            self._notes.write(evolve(note, family=tuple(sorted(found, key=attrgetter("pid")))))
 
     def _start(self, launch: Launch) -> None:
         command = self._command_for(launch)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from attrs import asdict
 
-from fencepost.supervisor.bridge.processes import ProcessNote
+from fencepost.supervisor.bridge.processes import Identity, ProcessNote
 
 __all__ = ["DamagedNote", "Notes"]
 
@@ -113,4 +114,16 @@ def _decode(path: Path) -> ProcessNote:
         raise DamagedNote(f"{path} is no note of version {_VERSION}")
     if any(type(members.get(name)) is not kind for name, kind in _TYPES.items()):
         raise DamagedNote(f"{path} lacks a member, or one is of another type")
-    return ProcessNote(**{name: members[name] for name in _TYPES})
+    return ProcessNote(**{name: members[name] for name in _TYPES}, family=tuple(_identities(path, members)))
+
+
+def _identities(path: Path, members: Mapping[str, object]) -> Iterator[Identity]:
+    found = members.get("family")
+    if not isinstance(found, list):
+        raise DamagedNote(f"{path} lacks its family")
+    for each in found:
+        match each:
+            case {"pid": int() as pid, "start_time": int() as start_time}:
+                yield Identity(pid, start_time)
+            case _:
+                raise DamagedNote(f"{path} has a relative that is none: {each!r:.100}")
