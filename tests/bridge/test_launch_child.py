@@ -37,7 +37,7 @@ import time; time.sleep(1000)
 @pytest.fixture
 def launcher(tmp_path):
     def make(mode: str, **more) -> ChildProcessLauncher:
-        return ChildProcessLauncher(harness(tmp_path, mode), tmp_path / "state", **{"grace_seconds": 0.2, **more})
+        return ChildProcessLauncher(harness(tmp_path, mode), tmp_path / "state", **{"grace_seconds": 0.1, **more})
 
     return make
 
@@ -49,6 +49,8 @@ def says_all(path: Path, *argv: str, **more) -> Command:
 async def test_the_process_knows_who_it_is(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FENCEPOST_STARTUP", "of the pane that this bridge itself runs in")
     monkeypatch.setenv("TMUX", "of that pane too")
+    monkeypatch.setenv("TMUX_PANE", "of that pane too")
+    monkeypatch.delenv("TMUX_TMPDIR", raising=False)
     facts = tmp_path / "facts"
     launcher = ChildProcessLauncher(
         lambda _: says_all(facts, "two words", environment={"MORE": "ü"}, cwd=str(tmp_path), stdin=b"first\ninput"),

@@ -29,7 +29,7 @@ def server():
 @pytest.fixture
 def launcher(tmp_path, server):
     def make(mode: str, **more) -> TmuxLauncher:
-        options = {"server": server, "grace_seconds": 0.2, **more}
+        options = {"server": server, "grace_seconds": 0.1, **more}
         return TmuxLauncher(harness(tmp_path, mode), tmp_path / "state", **options)
 
     return make

@@ -134,15 +134,15 @@ class HeldLauncher(ABC):
     async def wait(self, incarnation_id: str) -> None:
         """Return when the process that was started is gone, whoever ended it; at once if there is none."""
         note = await to_its_end(partial(self._notes.read, incarnation_id))
-        if note is not None:
-            with suppress(ProcessLookupError):
-                await self._until_gone(note)
-
-    async def _until_gone(self, note: ProcessNote) -> None:
-        if not hasattr(os, "pidfd_open"):
+        if note is None:
+            return
+        try:
+            descriptor = os.pidfd_open(note.pid)
+        except ProcessLookupError:
+            return
+        except (AttributeError, OSError):  # the kernel, or Python's build, has none
             await until_called_off(partial(_poll, note))
             return
-        descriptor = os.pidfd_open(note.pid)
         try:
             if identity_of(note.pid) == note.leader:
                 await until_readable(descriptor)
@@ -227,7 +227,8 @@ class HeldLauncher(ABC):
 
 def bridge_environment() -> dict[str, str]:
     """Return this process's environment without what speaks of a pane: a bridge may itself run in one."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("FENCEPOST_", "TMUX"))}
+    of_a_pane = {name for name in os.environ if name.startswith("FENCEPOST_")} | {"TMUX", "TMUX_PANE"}
+    return {name: value for name, value in os.environ.items() if name not in of_a_pane}
 
 
 def _open(gate: socket.socket, order: dict[str, object]) -> None:
