@@ -32,7 +32,7 @@ def startup(payload: bytes) -> StartupDelivery:
         ("codex", "s-1", "go", False, ["codex", "resume", "s-1", "go"]),
         ("codex", "s-1", None, False, ["codex", "resume", "s-1"]),
         ("codex", None, "go", True, ["codex", "exec", "--skip-git-repo-check", "go"]),
-        ("codex", "s-1", "go", True, ["codex", "exec", "resume", "s-1", "go"]),
+        ("codex", "s-1", "go", True, ["codex", "exec", "resume", "--skip-git-repo-check", "s-1", "go"]),
     ],
 )
 def test_the_table(harness: str, session, prompt, headless: bool, argv: list[str]) -> None:

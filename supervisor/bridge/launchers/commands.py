@@ -49,7 +49,7 @@ def _codex(session: str | None, _settings: str, prompt: str | None) -> tuple[str
 def _codex_headless(session: str | None, _settings: str, prompt: str) -> tuple[str, ...]:
     if session is None:
         return ("codex", "exec", "--skip-git-repo-check", prompt)
-    return ("codex", "exec", "resume", session, prompt)
+    return ("codex", "exec", "resume", "--skip-git-repo-check", session, prompt)
 
 
 HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
