@@ -415,7 +415,7 @@ def test_what_a_closed_batch_says_is_in_the_words_of_the_code() -> None:
 # -- names and commands --------------------------------------------------------------------------------------------
 
 OWNERS = "pane|supervisor|chaos|attempt|launch|batch|invocation"
-CALLED = re.compile(rf"\b(?P<owner>{OWNERS})\.(?P<name>(?!md\b|py\b)[a-z_]+)\b")
+CALLED = re.compile(rf"(?<!fencepost\.)\b(?P<owner>{OWNERS})\.(?P<name>(?!md\b|py\b)[a-z_]+)\b")
 
 
 def public(owner: str) -> set[str]:

@@ -321,8 +321,9 @@ def storm(folder, rounds, seed, **config):
 def test_many_bridges_at_once_send_each_text_once_or_not_at_all(tmp_path, seed):
     reports = storm(tmp_path, 1, seed)
     assert all(reports)
-    assert any(report["stage"] == "stored" for _, report in reports)
-    assert not World(tmp_path).locked
+    world = World(tmp_path)
+    assert world.service.posts, "some text was sent, whoever was told of it"
+    assert not world.locked
 
 
 @pytest.mark.slow

@@ -1,0 +1,129 @@
+"""The durable notes of started processes: one small file each, written before the process may run.
+
+A note is whole or absent: it is written beside its place, synced, renamed, and its folder synced.  One that cannot be
+read is damage and never taken for none, because a process might be behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from attrs import asdict
+
+from fencepost.supervisor.bridge.processes import Identity, ProcessNote
+
+__all__ = ["DamagedNote", "Notes"]
+
+_VERSION: Final = 1
+_SUFFIX: Final = ".json"
+_TYPES: Final = {
+    "pane_id": str,
+    "incarnation_id": str,
+    "pid": int,
+    "start_time": int,
+    "pgid": int,
+    "boot_id": str,
+}
+
+
+class DamagedNote(Exception):  # noqa: N818 - as `CorruptRecord`
+    """A note that no launcher can have written; its pane stays conflicted until somebody looks and removes it."""
+
+
+class Notes:
+    """The notes in one private folder.  All methods block; OSErrors of the disk pass through."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+
+    def write(self, note: ProcessNote) -> None:
+        """Write a note; durable on return."""
+        path = self._path(note.incarnation_id)
+        beside = path.with_suffix(".new")
+        with open(beside, "w", encoding="ascii", opener=_private) as file:
+            json.dump({"version": _VERSION, **asdict(note)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        self._sync()
+
+    def read(self, incarnation_id: str) -> ProcessNote | None:
+        """Return the note of an incarnation, None if there is none.  Raises `DamagedNote`."""
+        path = self._path(incarnation_id)
+        try:
+            note = _decode(path)
+        except FileNotFoundError:
+            return None
+        if note.incarnation_id != incarnation_id:
+            raise DamagedNote(f"{path} is the note of another incarnation: {note.incarnation_id!r}")
+        return note
+
+    def write_input(self, incarnation_id: str, data: bytes) -> Path:
+        """Leave what a process will read as its standard input; it removes the file when it has opened it."""
+        path = self._path(incarnation_id).with_suffix(".stdin")
+        with open(path, "wb", opener=_private) as file:
+            file.write(data)
+        return path
+
+    def remove(self, incarnation_id: str) -> None:
+        """Forget an incarnation whose processes are gone; fine if there is no note.  Durable on return."""
+        path = self._path(incarnation_id)
+        path.with_suffix(".stdin").unlink(missing_ok=True)
+        path.with_suffix(".new").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            path.unlink()
+            self._sync()
+
+    def all(self) -> list[ProcessNote]:
+        """Return every note there is.  Raises `DamagedNote`."""
+        found: list[ProcessNote] = []
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            with suppress(FileNotFoundError):  # removed since
+                found.append(_decode(path))
+        return found
+
+    def _path(self, incarnation_id: str) -> Path:
+        # An id may hold whatever is printable, a slash too.
+        return self._folder / (hashlib.sha256(incarnation_id.encode()).hexdigest() + _SUFFIX)
+
+    def _sync(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _decode(path: Path) -> ProcessNote:
+    try:
+        members = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedNote(f"{path} is not JSON: {error}") from error
+    if not isinstance(members, dict) or members.get("version") != _VERSION:
+        raise DamagedNote(f"{path} is no note of version {_VERSION}")
+    if any(type(members.get(name)) is not kind for name, kind in _TYPES.items()):
+        raise DamagedNote(f"{path} lacks a member, or one is of another type")
+    return ProcessNote(**{name: members[name] for name in _TYPES}, family=tuple(_identities(path, members)))
+
+
+def _identities(path: Path, members: Mapping[str, object]) -> Iterator[Identity]:
+    found = members.get("family")
+    if not isinstance(found, list):
+        raise DamagedNote(f"{path} lacks its family")
+    for each in found:
+        match each:
+            case {"pid": int() as pid, "start_time": int() as start_time}:
+                yield Identity(pid, start_time)
+            case _:
+                raise DamagedNote(f"{path} has a relative that is none: {each!r:.100}")
