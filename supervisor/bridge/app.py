@@ -213,7 +213,6 @@ class _Request:
     def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
         self._receive = receive
         self._limits = limits
-        self._left = trio.Event()
         self.method: str = scope["method"]
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
         self.query: bytes = scope["query_string"]
@@ -237,13 +236,16 @@ class _Request:
 
     def _check_announced(self) -> None:
         for name, value in self.headers:
-            if name == b"content-length" and (len(value) > 15 or int(value) > self._limits.body_bytes_max):
+            if name != b"content-length":
+                continue
+            if not value.isdigit():
+                raise _Answer(400, "the request is malformed")
+            if len(value) > 15 or int(value) > self._limits.body_bytes_max:
                 raise _Answer(413, "the body is too large")
 
     async def _next(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            self._left.set()
             raise Gone
         return message
 

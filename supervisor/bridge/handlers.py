@@ -208,7 +208,7 @@ async def hook(call: Call) -> Answered:
         lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds)
     )
     if said is None:
-        raise Gone
+        raise TypeError("the adapter did not answer")
     return 200, wire.hook_answer(said)
 
 
@@ -275,7 +275,7 @@ async def tools(call: Call) -> Answered:
     pane = call.bridge.supervisor.pane(member.pane_id)
     answer = await call.unless_gone(lambda: offered(pane, request))
     if answer is None:
-        raise Gone
+        raise TypeError("the tool endpoint did not answer")
     return 200, answer
 
 

@@ -1,0 +1,197 @@
+"""The connections of one listener: who holds how many, each with its bounds, served by hypercorn's trio worker.
+
+A connection belongs to nobody until a request over it has proven an identity; from then on it counts against its
+owner.  Those that belong to nobody are few, and the newest are served: whoever connects and says nothing is put out by
+the next one, so that no number of silent connections keeps a pane from asking.
+
+HTTP/1.1 only.  An upgrade to a websocket or to HTTP/2 is not taken up; the request is served as what it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any, Final
+
+import h11
+import trio
+from attrs import define, field
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, LifespanState
+from hypercorn.utils import parse_socket_addr
+
+from fencepost.supervisor.bridge.app import CONNECTION, Asgi
+from fencepost.supervisor.bridge.limits import Limits
+from fencepost.supervisor.bridge.peers import Process, peer_of
+from fencepost.supervisor.bridge.routes import Listener
+
+__all__ = ["Connections"]
+
+log: Final = logging.getLogger("fencepost.bridge")
+
+
+@define(eq=False)
+class _Connection:
+    """One of them, as the application sees it."""
+
+    stream: trio.SocketStream
+    peer: Process | None
+    connections: Connections
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    owner: str | None = None
+
+    def claim(self, owner: str) -> bool:
+        """See `app.ConnectionState`; one that was another's (its token changed between two requests) is refused."""
+        return self.connections.claimed(self, owner)
+
+
+class Connections:
+    """All connections of one listener."""
+
+    def __init__(self, listener: Listener, app: Asgi, limits: Limits) -> None:
+        self._listener = listener
+        self._limits = limits
+        self._app = ASGIWrapper(app)
+        self._config = _config(limits)
+        self._context = WorkerContext(None)
+        self._strangers: dict[_Connection, None] = {}  # oldest first
+        self._owned: Counter[str] = Counter()
+        self._open: set[_Connection] = set()
+        self._idle = trio.Event()
+        self._idle.set()
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Serve one connection to its end.  Whatever goes wrong in it ends with it."""
+        # At once, while whoever connected is still there: a process that is gone proves nothing.
+        peer = peer_of(stream.socket) if self._listener is Listener.LOCAL else None
+        if len(self._open) >= self._limits.connections_max:
+            await trio.aclose_forcefully(stream)
+            return
+        connection = _Connection(stream, peer, self)
+        self._enter(connection)
+        try:
+            with connection.scope:
+                state = LifespanState({CONNECTION: connection})
+                bounded: Any = _BoundedStream(stream, self._limits.send_seconds)
+                await _Http11(self._app, self._config, self._context, state, bounded)
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is no other's
+            log.warning("%s: a connection failed: %s", self._listener, ascii(error)[:300])
+        finally:
+            self._leave(connection)
+            await trio.aclose_forcefully(stream)
+
+    def claimed(self, connection: _Connection, owner: str) -> bool:
+        """Count the connection against its owner; False if he has too many, or it is another's."""
+        if connection.owner is not None:
+            return connection.owner == owner
+        if self._owned[owner] >= self._limits.pane_connections_max:
+            return False
+        self._strangers.pop(connection, None)
+        connection.owner = owner
+        self._owned[owner] += 1
+        return True
+
+    def _enter(self, connection: _Connection) -> None:
+        if len(self._strangers) >= self._limits.strangers_max:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.scope.cancel()
+        self._strangers[connection] = None
+        if not self._open:
+            self._idle = trio.Event()
+        self._open.add(connection)
+
+    def _leave(self, connection: _Connection) -> None:
+        self._strangers.pop(connection, None)
+        if connection.owner is not None:
+            self._owned[connection.owner] -= 1
+            self._owned += Counter()  # forgets those who have none
+        self._open.discard(connection)
+        if not self._open:
+            self._idle.set()
+
+    async def drain(self) -> None:
+        """End each connection once nothing is under way on it, and return when all have ended."""
+        await self._context.terminated.set()
+        await self._idle.wait()
+
+    async def abort(self) -> None:
+        """End all that are left, also one whose client does not read what is sent to it."""
+        for connection in list(self._open):
+            await trio.aclose_forcefully(connection.stream)
+
+
+def _config(limits: Limits) -> Config:
+    config = Config()
+    config.keep_alive_timeout = limits.head_seconds  # type: ignore[assignment]  # it is only ever a deadline
+    config.h11_max_incomplete_size = limits.head_bytes_max
+    config.include_server_header = False
+    config.accesslog = None
+    config.errorlog = None  # the application logs, escaped
+    return config
+
+
+class _BoundedStream:
+    """A socket stream whose sending has a deadline: hypercorn sends shielded, and a client may never read."""
+
+    def __init__(self, stream: trio.SocketStream, send_seconds: float) -> None:
+        self._stream = stream
+        self._send_seconds = send_seconds
+        self.socket = stream.socket
+        self.receive_some = stream.receive_some
+        self.send_eof = stream.send_eof
+        self.aclose = stream.aclose
+
+    async def send_all(self, data: bytes) -> None:
+        with trio.move_on_after(self._send_seconds):
+            await self._stream.send_all(data)
+            return
+        await trio.aclose_forcefully(self._stream)
+        raise trio.BrokenResourceError("the client does not read")
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 as hypercorn speaks it, without its ways out of it."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Not taken up: HTTP/2 has streams and windows, and so ways to wait, that nothing here bounds."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        plain = h11.Request(
+            method=request.method, target=request.target, headers=headers, http_version=request.http_version
+        )
+        await super()._create_stream(plain)
+
+
+class _Http11(TCPServer):
+    """One connection; as its base, with the one protocol above."""
+
+    async def run(self) -> None:
+        socket = self.stream.socket  # type: ignore[attr-defined]  # the base takes TLS streams for granted
+        try:
+            async with TaskGroup() as task_group:
+                self._task_group = task_group
+                self.protocol = _Protocol(  # type: ignore[assignment]  # the base wraps it, to leave it for HTTP/2
+                    self.app,
+                    self.config,
+                    self.context,
+                    task_group,
+                    ConnectionState(self.state),
+                    False,  # noqa: FBT003 - no TLS
+                    parse_socket_addr(socket.family, socket.getpeername()),
+                    parse_socket_addr(socket.family, socket.getsockname()),
+                    self.protocol_send,
+                )
+                await self.protocol.initiate()
+                await self.idle_task.restart(task_group, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            return
+        finally:
+            await self._close()
