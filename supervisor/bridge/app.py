@@ -19,6 +19,7 @@ The log gets names of routes and statuses, and a caller's words only with everyt
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -112,6 +113,13 @@ def create_app(
     return ListenerApp(bridge, listener)
 
 
+class _Json(JSONResponse):
+    """JSON in ASCII, which has a spelling for whatever a text may hold, halves of a surrogate pair included."""
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 class ListenerApp:
     """The application of one listener; see `create_app`."""
 
@@ -156,7 +164,7 @@ class ListenerApp:
             log.log(level, "%s %s: %d (%s)", self._listener, found.route.name, status, ascii(error)[:300])
             return _failure(status, detail)
         log.debug("%s %s: %d", self._listener, found.route.name, status)
-        return JSONResponse(members, status, _HEADERS)
+        return _Json(members, status, _HEADERS)
 
     async def _serve(self, request: _Request, found: Match) -> tuple[int, Mapping[str, object]]:
         connection = request.connection
@@ -273,7 +281,7 @@ def _failure(status: int, detail: str) -> JSONResponse:
         headers["www-authenticate"] = "Bearer"
     if status in {401, 403, 408, 413, 429, 503}:
         headers["connection"] = "close"
-    return JSONResponse({"version": wire.VERSION, "error": detail}, status, headers)
+    return _Json({"version": wire.VERSION, "error": detail}, status, headers)
 
 
 def _told(error: Exception) -> tuple[int, str]:

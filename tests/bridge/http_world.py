@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -91,13 +91,17 @@ class World:
 
     def client(self, listener: Listener, *, peer: Process | None = None, headers=None, **more) -> httpx.AsyncClient:
         """A client of one listener; on the local one it is the process `peer`."""
+        transport = httpx.ASGITransport(self.app(listener, peer))
+        return httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers or {}, **more)
+
+    def app(self, listener: Listener, peer: Process | None = None):
+        """The application of one listener, as if that process had connected."""
         app = ListenerApp(self.bridge, listener)
 
         async def connected(scope, receive, send):
             await app({**scope, "state": {CONNECTION: _Peer(peer)}}, receive, send)
 
-        transport = httpx.ASGITransport(connected)
-        return httpx.AsyncClient(transport=transport, base_url="http://bridge", headers=headers or {}, **more)
+        return connected
 
     def entitled(self, listener: Listener, pane: str = OURS) -> httpx.AsyncClient:
         """A client that may ask for that pane."""
@@ -149,9 +153,3 @@ async def served(there: World, folder: Path, grace_seconds=5.0):
         yield where[0]
         there.bridge.stopping.asked.set()
 
-
-@contextmanager
-def quiet(path: Path):
-    """A folder that is private, whatever this process's umask."""
-    path.mkdir(mode=0o700)
-    yield path

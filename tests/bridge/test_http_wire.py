@@ -402,3 +402,13 @@ async def test_the_tool_endpoint_is_asked_for_the_proven_pane(listener):
     async with world() as there, there.entitled(listener) as client:
         answer = await client.post("/tools", json={"version": 1, "ask": "x", "pane": THEIRS})
         assert answer.json() == {"version": 1, "pane": OURS, "asked": "x"}
+
+
+@pytest.mark.parametrize("name", ["delivery_id", "binding", "text"])
+async def test_half_a_surrogate_pair_is_answered_like_any_text(name):
+    async with world() as there, there.entitled(Listener.FLEET) as client:
+        body = json.dumps({**post(await bound(there)), name: "a\ud800"}).encode()
+        answer = await client.post(f"/seats/{OURS}/messages", content=body)
+        assert (answer.status_code, answer.json()["stage"]) == (
+            (200, "stored") if name == "text" else (400, "rejected")
+        )
