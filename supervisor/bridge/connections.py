@@ -18,6 +18,7 @@ import trio
 from attrs import define, field
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
@@ -172,6 +173,13 @@ class _Protocol(H11Protocol):
 class _Http11(TCPServer):
     """One connection; as its base, with the one protocol above."""
 
+    _has_ended = False
+
+    async def protocol_send(self, event: Event) -> None:
+        """As the base does, but what has ended is not idle any more."""
+        if not (self._has_ended and isinstance(event, Updated)):
+            await super().protocol_send(event)
+
     async def run(self) -> None:
         socket = self.stream.socket  # type: ignore[attr-defined]  # the base takes TLS streams for granted
         try:
@@ -191,6 +199,8 @@ class _Http11(TCPServer):
                 await self.protocol.initiate()
                 await self.idle_task.restart(task_group, self._idle_timeout)
                 await self._read_data()
+                self._has_ended = True
+                await self.idle_task.stop()  # or the connection would count until its keep-alive is over
         except OSError:
             return
         finally:
