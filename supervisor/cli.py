@@ -158,8 +158,8 @@ Examples:
 def main() -> None:
     """Look into a fencepost store, or serve a bridge.
 
-    Every command but serve only reads, and may run beside the runtime that owns the store.  Exit status: 0; 1 if check found
-    violations; 2 for wrong usage and for a store that cannot be read.
+    Every command but serve only reads, and may run beside the runtime that owns the store.  Exit status: 0; 1 if
+    check found violations; 2 for wrong usage and for a store that cannot be read.
     """
 
 
@@ -302,7 +302,7 @@ def _default_folder() -> Path:
     return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "fencepost"
 
 
-def _address(_: click.Context, __: click.Parameter, text: str) -> tuple[str, int]:
+def _address(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise click.BadParameter("it must be ADDRESS:PORT, and the port may be 0 for any")

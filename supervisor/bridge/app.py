@@ -189,9 +189,7 @@ class ListenerApp:
             self._under_way[owner] -= 1
             self._under_way += Counter()  # forgets whom nothing is under way of
 
-    async def _handle(
-        self, request: _Request, found: Match, identity: Identity
-    ) -> tuple[int, Mapping[str, object]]:
+    async def _handle(self, request: _Request, found: Match, identity: Identity) -> tuple[int, Mapping[str, object]]:
         name, members = found.route.name, dict[str, object]()
         if found.route.method in {"POST", "PUT"}:
             body = await request.body()

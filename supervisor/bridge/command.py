@@ -61,10 +61,10 @@ def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str]
 
     SIGTERM and SIGINT end it gracefully; a second one cuts what is still under way.
     """
-    _log_to_stderr()
     life = _Life(settings, say)
     try:
-        trio.run(life.live)
+        with _logging_to_stderr():
+            trio.run(life.live)
     except (FencepostError, Unsafe, OSError, ValueError) as error:
         complain(str(error))
         return CUT if life.served else NOT_STARTED
@@ -90,9 +90,7 @@ class _Life:
             store = self.settings.store or f"sqlite:///{folder / 'bridge.db'}"
             async with open_supervisor(store, mechanisms=[HeadSeatOutbox(), FleetSeatMailbox()]) as supervisor:
                 settings = self.settings
-                bridge = Bridge(
-                    supervisor, seats, settings.adapters, token, settings.head_pane, stopping=self.stopping
-                )
+                bridge = Bridge(supervisor, seats, settings.adapters, token, settings.head_pane, stopping=self.stopping)
                 await self._serve(bridge, folder)
 
     async def _serve(self, bridge: Bridge, folder: Path) -> None:
@@ -143,11 +141,15 @@ async def _obey_signals(stopping: Stopping, task_status: trio.TaskStatus[None] =
             stopping.asked.set()
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _logging_to_stderr() -> Generator[None]:
     """One line a record on stderr; nothing in a record is anything but printable, see `app`."""
-    if log.handlers:
-        return
-    handler = logging.StreamHandler()
+    handler, level = logging.StreamHandler(), log.level
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

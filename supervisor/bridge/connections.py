@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 import trio
@@ -57,7 +57,7 @@ class Connections:
     def __init__(self, listener: Listener, app: Asgi, limits: Limits) -> None:
         self._listener = listener
         self._limits = limits
-        self._app = ASGIWrapper(app)
+        self._app = ASGIWrapper(cast("Any", app))  # two spellings of one ASGI
         self._config = _config(limits)
         self._context = WorkerContext(None)
         self._strangers: dict[_Connection, None] = {}  # oldest first
@@ -191,7 +191,7 @@ class _Http11(TCPServer):
                     self.context,
                     task_group,
                     ConnectionState(self.state),
-                    False,  # noqa: FBT003 - no TLS
+                    False,
                     parse_socket_addr(socket.family, socket.getpeername()),
                     parse_socket_addr(socket.family, socket.getsockname()),
                     self.protocol_send,

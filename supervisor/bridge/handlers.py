@@ -204,9 +204,7 @@ async def hook(call: Call) -> Answered:
     if adapter is None:
         raise wire.Malformed("no adapter for this harness")
     wait_seconds = min(asked.wait_seconds, call.bridge.limits.hook_seconds_max)
-    said = await call.unless_gone(
-        lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds)
-    )
+    said = await call.unless_gone(lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds))
     if said is None:
         raise TypeError("the adapter did not answer")
     return 200, wire.hook_answer(said)
@@ -246,15 +244,15 @@ async def receipt(call: Call) -> Answered:
     """`GET seats/{pane}/messages/{message}?binding=&fingerprint=` (section 6.2); never sends anything."""
     delivery_id = _uuid(call, "message")
     asked = wire.query(call.query, "binding", "fingerprint")
-    digests = [asked.get(name, "") for name in ("binding", "fingerprint")]
-    if not all(map(wire.is_digest, digests)):
+    binding_, fingerprint = asked.get("binding"), asked.get("fingerprint")
+    if not wire.is_digest(binding_) or not wire.is_digest(fingerprint):
         raise wire.Malformed("binding and fingerprint must be 64 lower-case hex digits each")
     call.identity.confirm()
     try:
-        return 200, wire.receipt(await call.pane.receipt(delivery_id, *digests))
+        return 200, wire.receipt(await call.pane.receipt(delivery_id, binding_, fingerprint))
     except _NOBODY_KNOWS as error:
         call.bridge.stopping.heard(error)
-        return 200, wire.uncertain(delivery_id, *digests, "the service could not tell")
+        return 200, wire.uncertain(delivery_id, binding_, fingerprint, "the service could not tell")
 
 
 def _check_ids(delivery_id: str | None, binding_: str | None) -> None:

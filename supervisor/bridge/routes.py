@@ -66,7 +66,12 @@ class Match:
 
 ROUTES: Final = (
     Route(
-        "poll", "GET", "seats/{pane}/events", _EVERYWHERE, "Take the pane's next event; waits at most `wait`.", (200, 400)
+        "poll",
+        "GET",
+        "seats/{pane}/events",
+        _EVERYWHERE,
+        "Take the pane's next event; waits at most `wait`.",
+        (200, 400),
     ),
     Route(
         "acknowledge",

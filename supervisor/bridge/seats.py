@@ -28,7 +28,7 @@ __all__ = ["Member", "NotThere", "SeatRegistry", "Seats"]
 _VERSION: Final = 1
 
 
-class NotThere(LookupError):
+class NotThere(LookupError):  # noqa: N818 - as the errors of the mailbox
     """There is no such member, or no such process."""
 
 

@@ -35,7 +35,7 @@ _BACKLOG: Final = 128
 _LAST_WORDS_SECONDS: Final = 1.0
 
 
-class CannotListen(OSError):
+class CannotListen(OSError):  # noqa: N818 - as the errors of the mailbox
     """A listener cannot be opened; the message says which, and why."""
 
 
@@ -81,9 +81,7 @@ async def serve(
             Listener.FLEET: stack.enter_context(_tcp(Listener.FLEET, *addresses.fleet)),
             Listener.LOCAL: stack.enter_context(_unix(addresses.local)),
         }
-        endpoints = Endpoints(
-            _url(sockets[Listener.OPERATOR]), _url(sockets[Listener.FLEET]), str(addresses.local)
-        )
+        endpoints = Endpoints(_url(sockets[Listener.OPERATOR]), _url(sockets[Listener.FLEET]), str(addresses.local))
         stack.callback(_remove_socket, addresses.local, os.lstat(addresses.local))
         await _serve(bridge, sockets, grace_seconds, lambda: started(endpoints))
 
@@ -151,7 +149,7 @@ def _tcp(listener: Listener, host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         raise CannotListen(f"{listener} listener on {host}:{port}: {error}") from error
-    listening.setblocking(False)  # noqa: FBT003
+    listening.setblocking(False)
     return listening
 
 
@@ -172,7 +170,7 @@ def _unix(path: Path) -> socket.socket:
         if isinstance(error, CannotListen):
             raise
         raise CannotListen(f"local listener on {path}: {error}") from error
-    listening.setblocking(False)  # noqa: FBT003
+    listening.setblocking(False)
     return listening
 
 

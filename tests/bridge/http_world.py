@@ -123,12 +123,11 @@ async def world(store="memory://", seats_path=None, limits=None, mechanisms=None
     mechanisms = [FleetSeatMailbox(), HeadSeatOutbox(reply_seconds=5)] if mechanisms is None else mechanisms
     more.setdefault("dispatcher", dispatched)
     async with open_supervisor(store, mechanisms=mechanisms, **more) as supervisor:
+        again = seats_path is not None and seats_path.exists()
         seats = Seats(seats_path)
-        links = {pane: seats.admit(pane) for pane in (OURS, THEIRS)}
+        links = {} if again else {pane: seats.admit(pane) for pane in (OURS, THEIRS)}
         seats.occupy(OURS, os.getpid())
-        bridge = Bridge(
-            supervisor, seats, {"plain": adapter}, OPERATOR_TOKEN, HEAD, echo_tool, limits or Limits()
-        )
+        bridge = Bridge(supervisor, seats, {"plain": adapter}, OPERATOR_TOKEN, HEAD, echo_tool, limits or Limits())
         yield World(bridge, supervisor, seats, dispatched, adapter, links)
 
 
@@ -152,4 +151,3 @@ async def served(there: World, folder: Path, grace_seconds=5.0):
             await listening.wait()
         yield where[0]
         there.bridge.stopping.asked.set()
-

@@ -71,7 +71,9 @@ headers = st.dictionaries(
     | st.sampled_from(["Bearer " + "o" * 43, "Basic x", "gzip"]),
     max_size=2,
 )
-methods = st.sampled_from(["GET", "POST", "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "get"]) | printable
+methods = (
+    st.sampled_from(["GET", "POST", "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "get"]) | printable
+)
 requests = st.tuples(
     st.sampled_from(Listener),
     st.sampled_from(["entitled", "entitled", "nobody"]),
@@ -108,7 +110,7 @@ async def ask(app, method, target, headers_, body) -> tuple[int, str]:
     async def receive():
         if parts:
             return parts.pop(0)
-        await trio.sleep_forever()
+        return await trio.sleep_forever()
 
     async def send(message):
         sent.append(message)

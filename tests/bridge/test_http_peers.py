@@ -181,7 +181,9 @@ def test_members_outlive_the_bridge_and_their_tokens_cannot_be_read(tmp_path):
     assert again.by_link("") is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version":2,"seats":[]}', '{"version":1,"seats":[{}]}', '{"version":1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version":2,"seats":[]}', '{"version":1,"seats":[{}]}', '{"version":1}']
+)
 def test_a_damaged_file_of_members_is_not_guessed_at(tmp_path, text):
     (tmp_path / "seats.json").write_text(text)
     with pytest.raises(ValueError, match="damaged"):

@@ -217,7 +217,9 @@ def test_tricks_with_paths_have_no_row(path, listener):
     assert found is None or found.parameters["pane"] != OURS  # `..` is an id like any other, and not ours
 
 
-@pytest.mark.parametrize(("spelled", "meant"), [("a%2Fb", "a/b"), ("a%20b", "a b"), ("%2e%2e", ".."), ("a%252Fb", "a%2Fb")])
+@pytest.mark.parametrize(
+    ("spelled", "meant"), [("a%2Fb", "a/b"), ("a%20b", "a b"), ("%2e%2e", ".."), ("a%252Fb", "a%2Fb")]
+)
 def test_an_id_is_decoded_once(spelled, meant):
     found = match(OPERATOR, "GET", f"/seats/{spelled}/messages".encode())
     assert found.parameters == {"pane": meant}

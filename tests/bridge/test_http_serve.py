@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import stat
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -121,7 +121,7 @@ async def test_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
 
 async def test_the_socket_is_private(tmp_path):
     async with world() as there, served(there, tmp_path) as where:
-        found, folder = os.stat(where.local), os.stat(tmp_path / "run")
+        found, folder = Path(where.local).stat(), (tmp_path / "run").stat()
         assert stat.S_ISSOCK(found.st_mode)
         assert (found.st_mode & 0o777, folder.st_mode & 0o777) == (0o600, 0o700)
     assert not (tmp_path / "run" / "local.sock").exists()
