@@ -63,7 +63,7 @@ class Identity:
 def identify(
     listener: Listener, headers: Headers, peer: Process | None, *, seats: SeatRegistry, operator: str | None
 ) -> Identity:
-    """The identity of a request.  Raises `Denied`: 401 where no good token is presented, 403 where no pane is proven."""
+    """The identity of a request.  Raises `Denied`: 401 where no good token is shown, 403 where no pane is proven."""
     if listener is Listener.LOCAL:
         return _living_in_a_pane(peer, seats)
     token = _bearer(headers)

@@ -129,7 +129,7 @@ class Connections:
 
 def _config(limits: Limits) -> Config:
     config = Config()
-    config.keep_alive_timeout = limits.head_seconds  # type: ignore[assignment]  # it is only ever a deadline
+    config.keep_alive_timeout = limits.head_seconds
     config.h11_max_incomplete_size = limits.head_bytes_max
     config.include_server_header = False
     config.accesslog = None
@@ -181,11 +181,12 @@ class _Http11(TCPServer):
             await super().protocol_send(event)
 
     async def run(self) -> None:
-        socket = self.stream.socket  # type: ignore[attr-defined]  # the base takes TLS streams for granted
+        stream: Any = self.stream  # which the base takes for one of TLS
+        socket = stream.socket
         try:
             async with TaskGroup() as task_group:
                 self._task_group = task_group
-                self.protocol = _Protocol(  # type: ignore[assignment]  # the base wraps it, to leave it for HTTP/2
+                protocol: Any = _Protocol(  # which the base wraps, to leave it for HTTP/2
                     self.app,
                     self.config,
                     self.context,
@@ -196,6 +197,7 @@ class _Http11(TCPServer):
                     parse_socket_addr(socket.family, socket.getsockname()),
                     self.protocol_send,
                 )
+                self.protocol = protocol
                 await self.protocol.initiate()
                 await self.idle_task.restart(task_group, self._idle_timeout)
                 await self._read_data()

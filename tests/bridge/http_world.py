@@ -12,6 +12,7 @@ from attrs import define, field
 
 from fencepost.supervisor import (
     AcceptedTurn,
+    Capabilities,
     FleetSeatMailbox,
     HeadSeatOutbox,
     ModelTurn,
@@ -39,6 +40,9 @@ class Adapter:
 
     def __init__(self) -> None:
         self.waits: list[float] = []
+
+    def capabilities(self, version):
+        return Capabilities()
 
     async def on_hook(self, pane, incarnation_id, event, wait_seconds):
         self.waits.append(wait_seconds)
@@ -110,6 +114,13 @@ class World:
             return self.client(listener, peer=process(os.getpid()))
         token = OPERATOR_TOKEN if listener is Listener.OPERATOR else self.links[pane]
         return self.client(listener, headers=bearer(token))
+
+
+async def until(condition) -> None:
+    """Wait for what comes about in another task, thread or process."""
+    with trio.fail_after(20):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await trio.sleep(0.005)
 
 
 def bearer(token: str) -> dict[str, str]:

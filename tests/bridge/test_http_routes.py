@@ -262,8 +262,9 @@ async def test_a_wait_is_capped():
 
 async def test_an_event_of_another_pane_is_unknown():
     async with world() as there, there.entitled(FLEET, THEIRS) as them, there.entitled(FLEET) as us:
+        outbound = Outbound("theirs", "fleet_seat", UUID)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(there.supervisor.pane(THEIRS).deliver, Outbound("theirs", "fleet_seat", UUID))
+            nursery.start_soon(there.supervisor.pane(THEIRS).deliver, outbound)
             page = (await them.get(f"/seats/{THEIRS}/events?wait=10")).json()["events"]
             assert [event["event_id"] for event in page] == [UUID]
             answer = await us.post(f"/seats/{OURS}/events/{UUID}/ack")

@@ -9,13 +9,12 @@ import stat
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 from attrs import evolve
-from bridge.http_world import OPERATOR_TOKEN, OURS, THEIRS, served, world
+from bridge.http_world import OPERATOR_TOKEN, OURS, THEIRS, served, until, world
 
 from fencepost.supervisor import Outbound, Stage, Stop
 from fencepost.supervisor.bridge.limits import Limits
@@ -121,7 +120,7 @@ async def test_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
 
 async def test_the_socket_is_private(tmp_path):
     async with world() as there, served(there, tmp_path) as where:
-        found, folder = Path(where.local).stat(), (tmp_path / "run").stat()
+        found, folder = [await trio.Path(path).stat() for path in (where.local, tmp_path / "run")]
         assert stat.S_ISSOCK(found.st_mode)
         assert (found.st_mode & 0o777, folder.st_mode & 0o777) == (0o600, 0o700)
     assert not (tmp_path / "run" / "local.sock").exists()
@@ -216,8 +215,7 @@ async def test_a_body_that_is_refused_unread_does_not_hold_its_connection(tmp_pa
         with trio.fail_after(20):
             assert (await read(stream))[0] in {413, 0}  # 0: the reset overtook the answer
             await ended(stream)
-            while any(group for group in there.bridge.stopping._under_way):
-                await trio.sleep(0.01)
+            await until(lambda: not there.bridge.stopping._under_way)
 
 
 async def test_an_unknown_callers_body_is_never_read(tmp_path):
@@ -232,11 +230,14 @@ async def test_an_unknown_callers_body_is_never_read(tmp_path):
 @pytest.mark.parametrize("sent", [b"", b"GET /seats/pane-1", b"GET / HTTP/1.1\r\nX: y\r\n"])
 async def test_a_head_that_does_not_come_ends_its_connection(sent, listener, tmp_path):
     limits = Limits(head_seconds=0.1)
-    async with world(limits=limits) as there, served(there, tmp_path) as where:
-        async with await connect(where, listener) as stream:
-            await stream.send_all(sent)
-            with trio.fail_after(20):
-                assert await ended(stream)
+    async with (
+        world(limits=limits) as there,
+        served(there, tmp_path) as where,
+        await connect(where, listener) as stream,
+    ):
+        await stream.send_all(sent)
+        with trio.fail_after(20):
+            assert await ended(stream)
 
 
 async def test_a_body_that_does_not_come_is_408(tmp_path):
@@ -258,11 +259,8 @@ async def test_a_client_that_does_not_read_is_let_go(tmp_path):
         object.__setattr__(there.bridge, "tools", talk)
         async with await connect(where) as stream:
             await stream.send_all(head("POST", "/tools", length=13) + b'{"version":1}')
-            with trio.fail_after(30):
-                while not there.bridge.stopping._under_way:
-                    await trio.sleep(0.01)
-                while there.bridge.stopping._under_way:
-                    await trio.sleep(0.01)
+            await stream.receive_some(1)  # it has begun to answer
+            await until(lambda: not there.bridge.stopping._under_way)
             assert (await ask(where, "GET", f"/seats/{OURS}/messages"))[0] == 200
 
 
@@ -289,21 +287,23 @@ async def test_one_panes_connections_are_bounded_and_cost_no_other(tmp_path):
                 assert (await read(stream))[0] == (200 if number < 3 else 429)
             answer = await ask(where, "GET", f"/seats/{THEIRS}/messages", theirs, listener="fleet")
             assert answer[0] == 200
+        statuses = [429]
         with trio.fail_after(20):
-            while (await ask(where, "GET", f"/seats/{OURS}/messages", ours, listener="fleet"))[0] != 200:
-                await trio.sleep(0.01)  # those that were closed are told to the server one by one
+            while statuses[-1] == 429:  # until the server has seen that the others are closed
+                statuses.append((await ask(where, "GET", f"/seats/{OURS}/messages", ours, listener="fleet"))[0])
+        assert statuses[-1] == 200
 
 
 async def test_all_connections_are_bounded(tmp_path):
     limits = Limits(connections_max=2, head_seconds=60)
-    async with world(limits=limits) as there, served(there, tmp_path) as where:
-        async with await connect(where) as first, await connect(where) as second:
-            for stream in (first, second):
-                await stream.send_all(head("GET", f"/seats/{OURS}/messages"))
-                assert (await read(stream))[0] == 200
-            async with await connect(where) as third:
-                with trio.fail_after(20):
-                    assert await ended(third)
+    async with world(limits=limits) as there, served(there, tmp_path) as where, contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            stream = await stack.enter_async_context(await connect(where))
+            await stream.send_all(head("GET", f"/seats/{OURS}/messages"))
+            assert (await read(stream))[0] == 200
+        third = await stack.enter_async_context(await connect(where))
+        with trio.fail_after(20):
+            assert await ended(third)
 
 
 async def test_a_connection_is_one_panes_for_good(tmp_path):
@@ -322,9 +322,7 @@ async def test_a_poll_whose_client_left_takes_no_event(tmp_path):
         async with await connect(where) as stream:
             await stream.send_all(head("GET", f"/seats/{OURS}/events?wait=30"))
             await under_way(there)
-        with trio.fail_after(20):
-            while there.bridge.stopping._under_way:
-                await trio.sleep(0.01)
+        await until(lambda: not there.bridge.stopping._under_way)
         reports = []
 
         async def deliver():
@@ -340,9 +338,7 @@ async def test_a_poll_whose_client_left_takes_no_event(tmp_path):
 
 async def under_way(there, count=1):
     """Wait until so many requests are under way."""
-    with trio.fail_after(20):
-        while len(there.bridge.stopping._under_way) < count:
-            await trio.sleep(0.005)
+    await until(lambda: len(there.bridge.stopping._under_way) >= count)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
