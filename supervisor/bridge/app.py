@@ -127,6 +127,7 @@ class ListenerApp:
         self._bridge = bridge
         self._listener = listener
         self._under_way: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()  # bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -183,16 +184,29 @@ class ListenerApp:
         if self._under_way[owner] >= self._bridge.limits.pane_connections_max:
             raise _Answer(429, "too many requests at once")
         self._under_way[owner] += 1
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held[owner] + size > self._bridge.limits.pane_bytes_max:
+                raise _Answer(429, "too many bytes at once")
+            held += size
+            self._held[owner] += size
+
         try:
-            return await self._handle(request, found, identity)
+            return await self._handle(request, found, identity, hold)
         finally:
             self._under_way[owner] -= 1
+            self._held[owner] -= held
             self._under_way += Counter()  # forgets whom nothing is under way of
+            self._held += Counter()
 
-    async def _handle(self, request: _Request, found: Match, identity: Identity) -> tuple[int, Mapping[str, object]]:
+    async def _handle(
+        self, request: _Request, found: Match, identity: Identity, hold: Callable[[int], None]
+    ) -> tuple[int, Mapping[str, object]]:
         name, members = found.route.name, dict[str, object]()
         if found.route.method in {"POST", "PUT"}:
-            body = await request.body()
+            body = await request.body(hold)
             try:
                 if body or name not in _BODY_IS_OPTIONAL:
                     members = await _parsed(body)
@@ -225,17 +239,19 @@ class _Request:
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self.connection: ConnectionState | None = scope.get("state", {}).get(CONNECTION)
 
-    async def body(self) -> bytes:
-        """The whole body.  Ends the request with 413 or 408 if it is too large or too slow."""
+    async def body(self, hold: Callable[[int], None]) -> bytes:
+        """The whole body, each part counted by `hold`.  Ends the request with 413 or 408 if it is too large or slow."""
         self._check_announced()
         parts, size = list[bytes](), 0
         with trio.move_on_after(self._limits.body_seconds):
             while True:
                 message = await self._next()
-                size += len(message.get("body", b""))
+                part: bytes = message.get("body", b"")
+                size += len(part)
                 if size > self._limits.body_bytes_max:
                     raise _Answer(413, "the body is too large")
-                parts.append(message.get("body", b""))
+                hold(len(part))
+                parts.append(part)
                 if not message.get("more_body", False):
                     return b"".join(parts)
         raise _Answer(408, "the body took too long")

@@ -1,7 +1,7 @@
 """The connections of one listener: who holds how many, each with its bounds, served by hypercorn's trio worker.
 
-A connection belongs to nobody until a request over it has proven an identity; from then on it counts against its
-owner.  Those that belong to nobody are few, and the newest are served: whoever connects and says nothing is put out by
+A connection belongs to nobody until a request over it has proven an identity, or until the kernel has told that a
+member's process made it; from then on it counts against its owner.  Those that belong to nobody are few, and the newest are served: whoever connects and says nothing is put out by
 the next one, so that no number of silent connections keeps a pane from asking.
 
 HTTP/1.1 only.  An upgrade to a websocket or to HTTP/2 is not taken up; the request is served as what it is.
@@ -30,6 +30,7 @@ from fencepost.supervisor.bridge.app import CONNECTION, Asgi
 from fencepost.supervisor.bridge.limits import Limits
 from fencepost.supervisor.bridge.peers import Process, peer_of
 from fencepost.supervisor.bridge.routes import Listener
+from fencepost.supervisor.bridge.seats import SeatRegistry
 
 __all__ = ["Connections"]
 
@@ -47,15 +48,16 @@ class _Connection:
     owner: str | None = None
 
     def claim(self, owner: str) -> bool:
-        """See `app.ConnectionState`; one that was another's (its token changed between two requests) is refused."""
+        """See `app.ConnectionState`; behind a proxy it may be one owner's after the other's."""
         return self.connections.claimed(self, owner)
 
 
 class Connections:
     """All connections of one listener."""
 
-    def __init__(self, listener: Listener, app: Asgi, limits: Limits) -> None:
+    def __init__(self, listener: Listener, app: Asgi, limits: Limits, seats: SeatRegistry) -> None:
         self._listener = listener
+        self._seats = seats
         self._limits = limits
         self._app = ASGIWrapper(cast("Any", app))  # two spellings of one ASGI
         self._config = _config(limits)
@@ -74,8 +76,11 @@ class Connections:
             await trio.aclose_forcefully(stream)
             return
         connection = _Connection(stream, peer, self)
-        self._enter(connection)
+        member = None if peer is None else self._seats.by_process(peer)
+        self._enter(connection, stranger=member is None)
         try:
+            if member is not None and not connection.claim(member.pane_id):
+                return
             with connection.scope:
                 state = LifespanState({CONNECTION: connection})
                 bounded: Any = _BoundedStream(stream, self._limits.send_seconds)
@@ -87,31 +92,37 @@ class Connections:
             await trio.aclose_forcefully(stream)
 
     def claimed(self, connection: _Connection, owner: str) -> bool:
-        """Count the connection against its owner; False if he has too many, or it is another's."""
-        if connection.owner is not None:
-            return connection.owner == owner
+        """Count the connection against its owner; False if he has too many."""
+        if connection.owner == owner:
+            return True
         if self._owned[owner] >= self._limits.pane_connections_max:
             return False
-        self._strangers.pop(connection, None)
+        self._disown(connection)
         connection.owner = owner
         self._owned[owner] += 1
         return True
 
-    def _enter(self, connection: _Connection) -> None:
+    def _enter(self, connection: _Connection, *, stranger: bool) -> None:
+        if not self._open:
+            self._idle = trio.Event()
+        self._open.add(connection)
+        if not stranger:
+            return
         if len(self._strangers) >= self._limits.strangers_max:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             oldest.scope.cancel()
         self._strangers[connection] = None
-        if not self._open:
-            self._idle = trio.Event()
-        self._open.add(connection)
 
-    def _leave(self, connection: _Connection) -> None:
+    def _disown(self, connection: _Connection) -> None:
         self._strangers.pop(connection, None)
         if connection.owner is not None:
             self._owned[connection.owner] -= 1
             self._owned += Counter()  # forgets those who have none
+        connection.owner = None
+
+    def _leave(self, connection: _Connection) -> None:
+        self._disown(connection)
         self._open.discard(connection)
         if not self._open:
             self._idle.set()

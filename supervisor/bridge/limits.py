@@ -32,6 +32,8 @@ class Limits:
     """How long a hook may wait for a reconciliation, whatever it asks for."""
     body_bytes_max: int = _limit(8 * 1024 * 1024)
     """A message's text has 1 MiB at most, and JSON can spell a character of one byte with six."""
+    pane_bytes_max: int = _limit(32 * 1024 * 1024)
+    """All bodies of one pane, or of the operator, that are held at once."""
     body_seconds: float = _limit(10.0)
     """How long a body may take to arrive."""
     head_seconds: float = _limit(5.0)

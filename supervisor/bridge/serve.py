@@ -92,7 +92,7 @@ async def _serve(
     grace_seconds: float,
     started: Callable[[], None],
 ) -> None:
-    groups = {one: Connections(one, ListenerApp(bridge, one), bridge.limits) for one in sockets}
+    groups = {one: Connections(one, ListenerApp(bridge, one), bridge.limits, bridge.seats) for one in sockets}
     async with trio.open_nursery() as open_connections:
         async with trio.open_nursery() as accepting:
             for listener, one in sockets.items():

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 20
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_):
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
         return None
 
 

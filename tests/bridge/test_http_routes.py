@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 from bridge.http_world import HEAD, OPERATOR_TOKEN, OURS, THEIRS, bearer, world
+from source_imports import imports_of, modules
 
 from fencepost.supervisor import InboundPost, Outbound, Stage
 from fencepost.supervisor.bridge.limits import Limits
@@ -367,3 +370,33 @@ async def test_the_document_is_what_the_operator_gets_and_tells_each_answer_of_t
             told = whole["paths"][f"/{found.route.path}"][method.lower()]["responses"][str(answer.status_code)]
             required = told["content"]["application/json"]["schema"].get("required", [])
             assert set(required) <= answer.json().keys()
+
+
+def test_the_table_in_the_documents_is_the_codes():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "bridge.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([A-Z]+) `([^`]+)` \| (yes|no) \| (yes|no) \| (yes|no) \|$", text, re.MULTILINE)
+    told = [(method, path, [word == "yes" for word in words]) for method, path, *words in rows]
+    routes = [(route.method, route.path, [listener in route.listeners for listener in Listener]) for route in ROUTES]
+    assert told == routes
+
+
+def test_the_bounds_in_the_documents_are_the_codes():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "bridge.md").read_text(encoding="utf-8")
+    limits = Limits()
+    for told in (
+        f"capped at {limits.poll_seconds_max:g}",
+        f"longer than {limits.body_seconds:g} seconds, or has more than {limits.body_bytes_max // 2**20} MiB",
+        f"more than {limits.pane_connections_max} connections",
+        f"head within {limits.head_seconds:g} seconds",
+        f"within {limits.send_seconds:g}. Connections that have not said who they are number {limits.strangers_max} at",
+    ):
+        assert told in " ".join(text.split())
+
+
+def test_the_bridge_is_built_on_public_names_alone():
+    allowed = re.compile(r"fencepost\.supervisor(\.bridge(\.\w+)*)?")
+    for name, path in modules().items():
+        if name.startswith("fencepost.supervisor.bridge"):
+            for item in imports_of(name, path):
+                if item.module.startswith("fencepost") and not item.candidate:
+                    assert allowed.fullmatch(item.module), f"{name} imports {item.module}"

@@ -77,27 +77,34 @@ async def ended(stream) -> bool:
 # -- who connects ------------------------------------------------------------------------------------------------------
 
 CHILD = """
-import socket, sys
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(sys.argv[1])
-for pane in sys.argv[2:]:
-    connection.sendall(f"GET /seats/{pane}/messages HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
-    answer = connection.recv(65536)
-    print(answer.split(b" ")[1].decode(), flush=True)
-    if b"connection: close" in answer.lower():
-        break
-sys.stdin.read()
+import http.client, socket, sys
+path, *panes = sys.stdin.readline().split()
+connection = http.client.HTTPConnection("bridge")
+for pane in panes:
+    if connection.sock is None:
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(path)
+    connection.request("GET", f"/seats/{pane}/messages")
+    answer = connection.getresponse()
+    answer.read()
+    print(answer.status, flush=True)
 """
 
 
 class Child:
-    """A pane's process that asks over the unix socket, once it is told to by being made a member or not."""
+    """A process that asks over the unix socket once it is told what."""
 
     def __init__(self) -> None:
-        gate = "import sys\nsys.argv[1:] = sys.stdin.readline().split()\n"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", gate + CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
 
     async def ask(self, *arguments) -> list[str]:
         """The statuses that it got."""
@@ -107,15 +114,19 @@ class Child:
 
 async def test_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
     async with world() as there, served(there, tmp_path) as where:
-        ours, theirs, nobodys = Child(), Child(), Child()
-        there.seats.dismiss(OURS)  # this test's process is above them all
-        for pane, child in ((OURS, ours), (THEIRS, theirs)):
-            there.seats.admit(pane)
-            there.seats.occupy(pane, child.process.pid)
-        with trio.fail_after(30):
-            assert await ours.ask(where.local, OURS, THEIRS, OURS) == ["200", "403"]
-            assert await theirs.ask(where.local, OURS) == ["403"]
-            assert await nobodys.ask(where.local, OURS) == ["403"]
+        with Child() as ours, Child() as theirs, Child() as nobodys:
+            await ask_as_processes(there, where, ours, theirs, nobodys)
+
+
+async def ask_as_processes(there, where, ours, theirs, nobodys):
+    there.seats.dismiss(OURS)  # this test's process is above them all
+    for pane, child in ((OURS, ours), (THEIRS, theirs)):
+        there.seats.admit(pane)
+        there.seats.occupy(pane, child.process.pid)
+    with trio.fail_after(30):
+        assert await ours.ask(where.local, OURS, THEIRS, OURS) == ["200", "403", "200"]
+        assert await theirs.ask(where.local, OURS) == ["403"]
+        assert await nobodys.ask(where.local, OURS) == ["403"]
 
 
 async def test_the_socket_is_private(tmp_path):
@@ -306,12 +317,29 @@ async def test_all_connections_are_bounded(tmp_path):
             assert await ended(third)
 
 
-async def test_a_connection_is_one_panes_for_good(tmp_path):
-    async with world() as there, served(there, tmp_path) as where, await connect(where, "fleet") as stream:
-        for pane, status in ((OURS, 200), (THEIRS, 429)):
-            link = f"Authorization: Bearer {there.links[pane]}"
-            await stream.send_all(head("GET", f"/seats/{pane}/messages", link))
+async def test_a_connection_is_whose_it_is_now(tmp_path):
+    limits = Limits(pane_connections_max=1, head_seconds=60)
+    async with world(limits=limits) as there, served(there, tmp_path) as where, contextlib.AsyncExitStack() as stack:
+        links = {pane: f"Authorization: Bearer {there.links[pane]}" for pane in (OURS, THEIRS)}
+        first, second = [await stack.enter_async_context(await connect(where, "fleet")) for _ in range(2)]
+        for stream, pane, status in (
+            (first, OURS, 200),
+            (first, THEIRS, 200),
+            (second, OURS, 200),
+            (first, OURS, 429),
+        ):
+            await stream.send_all(head("GET", f"/seats/{pane}/messages", links[pane]))
             assert (await read(stream))[0] == status
+
+
+async def test_a_members_silent_connections_are_its_own_from_the_start(tmp_path):
+    limits = Limits(pane_connections_max=3, strangers_max=1, head_seconds=60)
+    async with world(limits=limits) as there, served(there, tmp_path) as where, contextlib.AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(await connect(where)) for _ in range(4)]
+        with trio.fail_after(20):
+            assert await ended(streams[3])
+        await streams[0].send_all(head("GET", f"/seats/{OURS}/messages"))
+        assert (await read(streams[0]))[0] == 200  # no other's connection put it out
 
 
 # -- long polls --------------------------------------------------------------------------------------------------------

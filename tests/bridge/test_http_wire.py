@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+from functools import partial
 
 import pytest
 import trio
@@ -361,6 +362,28 @@ async def test_a_body_is_bounded_however_it_is_announced():
         assert (await client.post(path, content=b"", headers={"content-length": "9" * 30})).status_code == 413
         assert (await client.post(path, content=b"", headers={"content-length": "-1"})).status_code == 400
         assert (await client.post(path, content=b"x" * 1_000)).status_code == 400  # it is read, and is no JSON
+
+
+async def test_all_bodies_of_a_pane_are_bounded_and_cost_no_other():
+    limits = Limits(pane_bytes_max=1_000)
+    async with world(limits=limits) as there, there.entitled(Listener.FLEET) as client:
+        gate, begun = trio.Event(), trio.Event()
+
+        async def held():
+            yield b"x" * 900
+            begun.set()
+            await gate.wait()
+
+        path, theirs = f"/seats/{OURS}/hook", {"authorization": f"Bearer {there.links[THEIRS]}"}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.post, path, content=held()))
+            await begun.wait()
+            assert (await client.post(path, content=b"x" * 101)).status_code == 429
+            assert (await client.post(path, content=b"x" * 100)).status_code == 400
+            answer = await client.post(f"/seats/{THEIRS}/hook", content=b"x" * 1_000, headers=theirs)
+            assert answer.status_code == 400
+            gate.set()
+        assert (await client.post(path, content=b"x" * 1_000)).status_code == 400
 
 
 async def test_a_slow_body_times_out(autojump_clock):
