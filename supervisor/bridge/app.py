@@ -151,7 +151,7 @@ class ListenerApp:
     async def _respond(self, request: _Request) -> JSONResponse:
         found = match(self._listener, request.method, request.raw_path)
         if found is None:
-            log.info("%s: no such route: 404", self._listener)
+            log.debug("%s: no such route: 404", self._listener)
             return _failure(404, "not found")
         try:
             status, members = await self._serve(request, found)

@@ -1,8 +1,9 @@
 """The connections of one listener: who holds how many, each with its bounds, served by hypercorn's trio worker.
 
 A connection belongs to nobody until a request over it has proven an identity, or until the kernel has told that a
-member's process made it; from then on it counts against its owner.  Those that belong to nobody are few, and the newest are served: whoever connects and says nothing is put out by
-the next one, so that no number of silent connections keeps a pane from asking.
+member's process made it; from then on it counts against its owner.  Those that belong to nobody are few, and the newest
+are served: whoever connects and says nothing is put out by the next one, so that no number of silent connections keeps
+a pane from asking.
 
 HTTP/1.1 only.  An upgrade to a websocket or to HTTP/2 is not taken up; the request is served as what it is.
 """
@@ -179,6 +180,10 @@ class _Protocol(H11Protocol):
             method=request.method, target=request.target, headers=headers, http_version=request.http_version
         )
         await super()._create_stream(plain)
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """Whatever a client sends is the client's doing: an unknown Transfer-Encoding would be 501."""
+        await super()._send_error_response(status_code if status_code < 500 else 400)
 
 
 class _Http11(TCPServer):

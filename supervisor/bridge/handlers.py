@@ -236,8 +236,8 @@ async def message(call: Call) -> Answered:
         return 200, wire.receipt(await call.pane.accept(post))
     except _NOBODY_KNOWS as error:
         call.bridge.stopping.heard(error)
-        print_ = wire.fingerprint_of(post.text)
-        return 200, wire.uncertain(post.delivery_id, post.binding, print_, "the service could not finish")
+        fingerprint = wire.fingerprint_of(post.text)
+        return 200, wire.uncertain(post.delivery_id, post.binding, fingerprint, "the service could not finish")
 
 
 async def receipt(call: Call) -> Answered:

@@ -3,15 +3,19 @@ that a terminal would obey."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
 import os
+import re
+import tempfile
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 import trio
-from bridge.http_world import OPERATOR_TOKEN, OURS, THEIRS, world
+from bridge.http_world import OPERATOR_TOKEN, OURS, THEIRS, served, world
 from hypothesis import given, settings, strategies as st
 
 from fencepost.supervisor import InboundPost, check
@@ -171,3 +175,44 @@ def test_no_request_breaks_the_bridge_or_tells_of_another_pane(asked):
 @given(st.lists(requests, min_size=20, max_size=60))
 def test_no_request_breaks_the_bridge_or_tells_of_another_pane_at_length(asked):
     drive(asked)
+
+
+# -- bytes on real sockets ---------------------------------------------------------------------------------------------
+
+GOOD = f"POST /seats/{OURS}/hook HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n".encode() + b'{"version":1}'
+cuts = st.tuples(st.integers(0, len(GOOD)), st.integers(0, len(GOOD)), st.binary(max_size=8)).map(
+    lambda cut: GOOD[: cut[0]] + cut[2] + GOOD[cut[1] :]
+)
+streams = st.lists(cuts | st.just(GOOD) | st.binary(max_size=50), min_size=1, max_size=3).map(b"".join)
+
+
+async def send_all(everything, folder) -> None:
+    limits = Limits(head_seconds=0.05, body_seconds=0.05, send_seconds=1)
+    async with world(limits=limits) as there, served(there, folder) as where:
+        for sent in everything:
+            async with await trio.open_unix_socket(where.local) as stream:
+                heard = b""
+                with trio.fail_after(20), contextlib.suppress(trio.BrokenResourceError):
+                    await stream.send_all(sent)
+                    while more := await stream.receive_some():
+                        heard += more
+                statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d{3})", heard)]
+                assert all(status < 500 for status in statuses), (sent, heard)
+        async with await trio.open_unix_socket(where.local) as stream:
+            await stream.send_all(GOOD)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 400")
+
+
+@settings(max_examples=4)
+@given(st.lists(streams, min_size=5, max_size=10))
+def test_no_bytes_break_a_listener(everything):
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(send_all, everything, Path(folder))
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(st.lists(streams, min_size=10, max_size=30))
+def test_no_bytes_break_a_listener_at_length(everything):
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(send_all, everything, Path(folder))
