@@ -171,7 +171,7 @@ def test_no_request_breaks_the_bridge_or_tells_of_another_pane(asked):
 
 
 @pytest.mark.slow
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(st.lists(requests, min_size=20, max_size=60))
 def test_no_request_breaks_the_bridge_or_tells_of_another_pane_at_length(asked):
     drive(asked)
@@ -211,7 +211,7 @@ def test_no_bytes_break_a_listener(everything):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.lists(streams, min_size=10, max_size=30))
 def test_no_bytes_break_a_listener_at_length(everything):
     with tempfile.TemporaryDirectory() as folder:
