@@ -49,7 +49,8 @@ queries = st.sampled_from(
 ) | st.binary(max_size=20).map(lambda raw: "?wait=" + "".join(f"%{byte:02x}" for byte in raw))
 words = st.text() | st.text(st.sampled_from("\ud800\udfff\x1b\r\n\0é"), max_size=3)  # halves of surrogate pairs too
 leaves = st.none() | st.booleans() | st.integers() | words | st.sampled_from([UUID, DIGEST, OURS, THEIRS, "plain"])
-values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
+flat = leaves | st.lists(leaves, max_size=3) | st.dictionaries(st.text(), leaves, max_size=3)
+values = leaves | st.lists(flat, max_size=3) | st.dictionaries(st.text(), flat, max_size=3)
 ids_of_delivery = st.dictionaries(st.sampled_from(["intent_id", "incarnation_id", "turn_id", "batch_id"]), leaves)
 members = st.fixed_dictionaries(
     {"version": st.just(1) | values},
