@@ -1,19 +1,24 @@
-"""The `fencepost` program: looks into a store, beside an open runtime or without one, and writes nothing.
+"""The `fencepost` program: looks into a store, beside an open runtime or without one, and serves the bridge.
+
+Every command but `serve` writes nothing.
 
 Stored text is not trusted: ids, reasons and event data were written by harnesses and bridges, so whatever a terminal
 might obey is shown escaped.  A payload is shown as its length and hash, never as itself.
 
-Exit status: 0; 1 if `check` found violations; 2 for wrong usage and for a store that cannot be read.
+Exit status: 0; 1 if `check` found violations; 2 for wrong usage and for a store that cannot be read.  That of `serve`
+is told by its help.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -151,10 +156,10 @@ Examples:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Look into a fencepost store.
+    """Look into a fencepost store, or serve a bridge.
 
-    Every command only reads, and may run beside the runtime that owns the store.  Exit status: 0; 1 if check found
-    violations; 2 for wrong usage and for a store that cannot be read.
+    Every command but serve only reads, and may run beside the runtime that owns the store.  Exit status: 0; 1 if
+    check found violations; 2 for wrong usage and for a store that cannot be read.
     """
 
 
@@ -286,6 +291,69 @@ def _pages(read: Callable[[int, int | None], list[T]], after: int, limit: int | 
             left -= len(page)
             if left == 0:
                 return
+
+
+# -- serving ------------------------------------------------------------------------------------------------------
+
+
+def _default_folder() -> Path:
+    """Where a bridge keeps its things: the user's state directory, by the XDG rules."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "fencepost"
+
+
+def _address(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise click.BadParameter("it must be ADDRESS:PORT, and the port may be 0 for any")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+@main.command(
+    epilog="""\b
+Examples:
+  fencepost serve
+  fencepost serve --folder /srv/fencepost --operator 127.0.0.1:7410 --fleet 127.0.0.1:7411
+"""
+)
+@click.option("--folder", type=click.Path(path_type=Path), help="Its private folder [$XDG_STATE_HOME/fencepost].")
+@click.option("--store", metavar="URL", help="The store [bridge.db in the folder].")
+@click.option("--operator", metavar="ADDRESS:PORT", default="127.0.0.1:0", callback=_address, help="Loopback only.")
+@click.option("--fleet", metavar="ADDRESS:PORT", default="127.0.0.1:0", callback=_address, help="For link tokens.")
+@click.option("--head", metavar="PANE", help="The pane whose mailbox is the head seat's.")
+@click.option(
+    "--grace", metavar="SECONDS", type=click.FloatRange(0, 3_600), default=5.0, help="For requests, at the end."
+)
+def serve(
+    folder: Path | None,
+    store: str | None,
+    operator: tuple[str, int],
+    fleet: tuple[str, int],
+    head: str | None,
+    grace: float,
+) -> None:
+    """Serve the reference bridge until SIGTERM or SIGINT.
+
+    Prints where its three listeners are, also to be found in endpoints.json in its folder.  Exit status: 0 when
+    everybody was answered; 1 when requests were cut (a second signal cuts at once) or the store failed; 2 when it
+    could not start.  Needs the extra `bridge`.
+    """
+    try:
+        from fencepost.supervisor.bridge import command
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("fencepost"):
+            raise
+        raise _Unreadable(f"there is no {error.name}: install fencepost[bridge]") from error
+    settings = command.Settings(
+        folder=folder or _default_folder(),
+        store=store,
+        operator=operator,
+        fleet=fleet,
+        head_pane=head,
+        grace_seconds=grace,
+    )
+    status = command.run(settings, _say, lambda text: click.echo(f"Error: {_shown(text)}", err=True))
+    click.get_current_context().exit(status)
 
 
 if __name__ == "__main__":

@@ -459,6 +459,9 @@ def test_every_command_is_shown() -> None:
 @pytest.mark.parametrize("line", commands_shown())
 def test_every_command_shown_is_understood(line: str) -> None:
     _, *arguments = shlex.split(line)
+    if arguments[0] == "serve":  # it would serve; that its options are understood can be had without
+        assert cli.serve.make_context("serve", arguments[1:]).params
+        return
     with tempfile.TemporaryDirectory() as folder:
         before = Path.cwd()
         os.chdir(folder)

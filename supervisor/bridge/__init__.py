@@ -1,5 +1,12 @@
 """The reference bridge: what a harness in a terminal pane needs of the runtime, over a socket and as processes.
 
+    routes       which request may come in where
+    wire         its JSON, both ways
+    auth         who is asking; seats, peers: the members and what proves them
+    app          one listener as an application: the order of the checks, and each failure's answer
+    handlers     what each route does
+    serve        the listeners on sockets; connections, limits: their bounds, and their end
+    command      `fencepost serve`
     adapters     one harness each: its hooks' words in, its decisions' words out
     launchers    real processes: started so that no crash leaks one, stopped with proof
 

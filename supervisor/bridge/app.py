@@ -1,0 +1,319 @@
+"""One listener as an ASGI application: who may ask what, in which order that is checked, and how each failure is told.
+
+Theory of operation
+===================
+
+    route ──▶ identity ──▶ pane ──▶ quota ──▶ body ──▶ identity again ──▶ effect ──▶ answer
+     404      401, 403     403      429    408, 413, 400     403
+
+Each step costs what its predecessor has earned: nobody who is unknown has a body read, and no body is parsed for a pane
+that may not ask.  An identity lives in the call and nowhere else.
+
+What a request can cause is bounded in time and size, and every bound is the caller's own: his connections, his bodies,
+his waiting.  Two things hypercorn leaves to the application are done here.  A body that is refused unread is drained
+while the answer leaves, since its parts would otherwise fill the request's queue and the answer wait for itself for
+ever; and sending has a deadline, since a client may never read.
+
+The log gets names of routes and statuses, and a caller's words only with everything escaped that is not plain ASCII.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+import trio
+from starlette.responses import JSONResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from fencepost.supervisor import (
+    ActorCrashed,
+    ActorQuarantined,
+    FencepostError,
+    MailboxClosed,
+    MailboxFull,
+    StoreFault,
+    Supervisor,
+)
+from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.auth import Denied, Identity, identify
+from fencepost.supervisor.bridge.handlers import HANDLERS, Bridge, Call, Gone, NotFound, ToolEndpoint
+from fencepost.supervisor.bridge.limits import Limits, Stopping
+from fencepost.supervisor.bridge.peers import Process
+from fencepost.supervisor.bridge.routes import Listener, Match, match
+from fencepost.supervisor.bridge.seats import SeatRegistry
+
+__all__ = ["CONNECTION", "ConnectionState", "ListenerApp", "create_app"]
+
+Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+log: Final = logging.getLogger("fencepost.bridge")
+
+CONNECTION: Final = "fencepost.connection"
+"""Where in a scope's state the server puts what it knows of the connection."""
+
+OPERATOR: Final = "the operator"
+
+_PARSED_ASIDE: Final = 65_536
+"""Bytes from which on a body is parsed in a thread, so that the others need not wait for it."""
+_HEADERS: Final = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+class ConnectionState(Protocol):
+    """What a server knows of the connection that a request came over."""
+
+    @property
+    def peer(self) -> Process | None:
+        """The process that connected, where the kernel tells."""
+        ...
+
+    def claim(self, owner: str) -> bool:
+        """The connection is this owner's from now on; False if he has too many."""
+        ...
+
+
+class _Answer(Exception):  # noqa: N818 - ends a request early
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def create_app(
+    supervisor: Supervisor,
+    listener: Listener,
+    *,
+    seats: SeatRegistry,
+    adapters: Mapping[str, Adapter] | None = None,
+    operator_token: str | None = None,
+    head_pane: str | None = None,
+    tools: ToolEndpoint | None = None,
+    limits: Limits | None = None,
+    stopping: Stopping | None = None,
+) -> Asgi:
+    """One listener over an open supervisor, as an ASGI application for trio.
+
+    `adapters` are looked up by the harness name of a hook; without an `operator_token` nobody is the operator; without
+    a `head_pane` there is no head seat.  A local listener needs a server that says who connected (`serve` does).
+    """
+    bridge = Bridge(
+        supervisor,
+        seats,
+        adapters or {},
+        operator_token,
+        head_pane,
+        tools,
+        limits or Limits(),
+        stopping or Stopping(),
+    )
+    return ListenerApp(bridge, listener)
+
+
+class _Json(JSONResponse):
+    """JSON in ASCII, which has a spelling for whatever a text may hold, halves of a surrogate pair included."""
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+class ListenerApp:
+    """The application of one listener; see `create_app`."""
+
+    def __init__(self, bridge: Bridge, listener: Listener) -> None:
+        self._bridge = bridge
+        self._listener = listener
+        self._under_way: Counter[str] = Counter()
+        self._held: Counter[str] = Counter()  # bytes of bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            raise NotImplementedError(f"this application serves HTTP, not {scope['type']!a}")
+        stopping, request = self._bridge.stopping, _Request(scope, receive, self._bridge.limits)
+        cut = stopping.begin()
+        response: JSONResponse | None = None
+        try:
+            with cut:
+                response = await self._respond(request)
+            if cut.cancelled_caught:
+                response = _failure(503, "the bridge is stopping")
+        except Gone:
+            return
+        finally:
+            stopping.end(cut)
+        if response is not None:
+            await request.send(response, send)
+
+    async def _respond(self, request: _Request) -> JSONResponse:
+        found = match(self._listener, request.method, request.raw_path)
+        if found is None:
+            log.debug("%s: no such route: 404", self._listener)
+            return _failure(404, "not found")
+        try:
+            status, members = await self._serve(request, found)
+        except Gone:
+            log.info("%s %s: the client left", self._listener, found.route.name)
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
+            self._bridge.stopping.heard(error)
+            status, detail = _told(error)
+            level = logging.ERROR if status == 500 else logging.INFO
+            log.log(level, "%s %s: %d (%s)", self._listener, found.route.name, status, ascii(error)[:300])
+            return _failure(status, detail)
+        log.debug("%s %s: %d", self._listener, found.route.name, status)
+        return _Json(members, status, _HEADERS)
+
+    async def _serve(self, request: _Request, found: Match) -> tuple[int, Mapping[str, object]]:
+        connection = request.connection
+        identity = identify(
+            self._listener,
+            request.headers,
+            None if connection is None else connection.peer,
+            seats=self._bridge.seats,
+            operator=self._bridge.operator_token,
+        )
+        if identity.pane_id is not None and found.parameters.get("pane", identity.pane_id) != identity.pane_id:
+            raise Denied(403, "another pane's")
+        owner = identity.pane_id or OPERATOR
+        if connection is not None and not connection.claim(owner):
+            raise _Answer(429, "too many connections")
+        if self._under_way[owner] >= self._bridge.limits.pane_connections_max:
+            raise _Answer(429, "too many requests at once")
+        self._under_way[owner] += 1
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._held[owner] + size > self._bridge.limits.pane_bytes_max:
+                raise _Answer(429, "too many bytes at once")
+            held += size
+            self._held[owner] += size
+
+        try:
+            return await self._handle(request, found, identity, hold)
+        finally:
+            self._under_way[owner] -= 1
+            self._held[owner] -= held
+            self._under_way += Counter()  # forgets whom nothing is under way of
+            self._held += Counter()
+
+    async def _handle(
+        self, request: _Request, found: Match, identity: Identity, hold: Callable[[int], None]
+    ) -> tuple[int, Mapping[str, object]]:
+        name, members = found.route.name, dict[str, object]()
+        if found.route.method in {"POST", "PUT"}:
+            body = await request.body(hold)
+            try:
+                if body or name not in _BODY_IS_OPTIONAL:
+                    members = await _parsed(body)
+            except wire.Malformed as error:
+                if name == "message":
+                    return 400, wire.rejected({}, str(error))
+                raise
+        call = Call(self._bridge, identity, found.parameters, request.query, members, request.left)
+        return await HANDLERS[name](call)
+
+
+_BODY_IS_OPTIONAL: Final = {"acknowledge", "head_acknowledge"}
+
+
+async def _parsed(body: bytes) -> dict[str, object]:
+    if len(body) < _PARSED_ASIDE:
+        return wire.parse(body)
+    return await trio.to_thread.run_sync(wire.parse, body)
+
+
+class _Request:
+    """One request as it comes in: its head is here, its body is read within bounds."""
+
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits) -> None:
+        self._receive = receive
+        self._limits = limits
+        self.method: str = scope["method"]
+        self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
+        self.query: bytes = scope["query_string"]
+        self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self.connection: ConnectionState | None = scope.get("state", {}).get(CONNECTION)
+
+    async def body(self, hold: Callable[[int], None]) -> bytes:
+        """The whole body, each part counted by `hold`.  Ends the request with 413 or 408 if it is too large or slow."""
+        self._check_announced()
+        parts, size = list[bytes](), 0
+        with trio.move_on_after(self._limits.body_seconds):
+            while True:
+                message = await self._next()
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                if size > self._limits.body_bytes_max:
+                    raise _Answer(413, "the body is too large")
+                hold(len(part))
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        raise _Answer(408, "the body took too long")
+
+    def _check_announced(self) -> None:
+        for name, value in self.headers:
+            if name != b"content-length":
+                continue
+            if not value.isdigit():
+                raise _Answer(400, "the request is malformed")
+            if len(value) > 15 or int(value) > self._limits.body_bytes_max:
+                raise _Answer(413, "the body is too large")
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        return message
+
+    async def left(self) -> None:
+        """Return when the client has left; only for a request whose body was read, or that has none."""
+        try:
+            while True:
+                await self._next()
+        except Gone:
+            return
+
+    async def send(self, response: JSONResponse, send: Send) -> None:
+        """Send the answer within its time, and drain meanwhile what still comes in."""
+        scope: dict[str, Any] = {"type": "http"}
+        with trio.move_on_after(self._limits.send_seconds):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.left)
+                await response(scope, self._receive, send)
+                nursery.cancel_scope.cancel()
+
+
+def _failure(status: int, detail: str) -> JSONResponse:
+    headers = dict(_HEADERS)
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if status in {401, 403, 408, 413, 429, 503}:
+        headers["connection"] = "close"
+    return _Json({"version": wire.VERSION, "error": detail}, status, headers)
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """The status and the fixed words for what went wrong; what came in is never repeated."""
+    match error:
+        case Denied() | _Answer():
+            return error.status, error.detail
+        case NotFound():
+            return 404, str(error)
+        case wire.Malformed():
+            return 400, str(error)
+        case StoreFault() | MailboxClosed() | MailboxFull() | ActorCrashed() | ActorQuarantined():
+            return 503, "the service cannot answer now"
+        case UnicodeDecodeError():
+            return 500, "the bridge failed"
+        case ValueError():  # InvalidIdentifier and PayloadTooLarge are some
+            return 400, "the request is malformed"
+        case FencepostError():
+            return 409, "the protocol has no such step"
+        case _:
+            return 500, "the bridge failed"

@@ -1,0 +1,155 @@
+"""`fencepost serve`: one process with an embedded store and three listeners, from its start to its exit status.
+
+Its folder is private to the user and holds everything that it keeps:
+
+    bridge.db        the store, unless another is named
+    operator.token   the operator's bearer token, made at the first start
+    seats.json       the members of the fleet
+    endpoints.json   where it listens now; written at each start, taken away at a graceful end
+    local.sock       the local listener, at the same path in every life
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import Factory, define, frozen
+
+from fencepost.supervisor import FencepostError, FleetSeatMailbox, HeadSeatOutbox, open_supervisor
+from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
+from fencepost.supervisor.bridge.handlers import Bridge
+from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.seats import Seats
+from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
+
+__all__ = ["ANSWERED", "CUT", "NOT_STARTED", "Settings", "run"]
+
+log: Final = logging.getLogger("fencepost.bridge")
+
+ANSWERED: Final = 0
+"""Stopped because it was asked to, and everybody was answered."""
+CUT: Final = 1
+"""Stopped with requests cut, by a second signal, or because the store failed."""
+NOT_STARTED: Final = 2
+"""It could not start; nothing was served."""
+
+
+@frozen(kw_only=True)
+class Settings:
+    """What the command line says; addresses as (host, port), times in seconds."""
+
+    folder: Path
+    store: str | None = None
+    operator: tuple[str, int] = ("127.0.0.1", 0)
+    fleet: tuple[str, int] = ("127.0.0.1", 0)
+    head_pane: str | None = None
+    grace_seconds: float = 5.0
+    adapters: Mapping[str, Adapter] = Factory(dict)
+
+
+def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str], None]) -> int:
+    """Serve until a signal comes, and return the exit status.  `say` is told where it listens, `complain` what failed.
+
+    SIGTERM and SIGINT end it gracefully; a second one cuts what is still under way.
+    """
+    life = _Life(settings, say)
+    try:
+        with _logging_to_stderr():
+            trio.run(life.live)
+    except (FencepostError, Unsafe, OSError, ValueError) as error:
+        complain(str(error))
+        return CUT if life.served else NOT_STARTED
+    if life.stopping.fault is not None:
+        complain(f"the store failed: {life.stopping.fault}")
+    return CUT if life.stopping.was_cut or life.stopping.fault is not None else ANSWERED
+
+
+@define
+class _Life:
+    """One life of the bridge."""
+
+    settings: Settings
+    say: Callable[[str], None]
+    stopping: Stopping = Factory(Stopping)
+    served: bool = False
+
+    async def live(self) -> None:
+        """Open everything, serve, and close it again, in this order's reverse."""
+        folder = private_folder(self.settings.folder.absolute())
+        with _owned(folder):
+            token, seats = operator_token(folder / "operator.token"), Seats(folder / "seats.json")
+            store = self.settings.store or f"sqlite:///{folder / 'bridge.db'}"
+            async with open_supervisor(store, mechanisms=[HeadSeatOutbox(), FleetSeatMailbox()]) as supervisor:
+                settings = self.settings
+                bridge = Bridge(supervisor, seats, settings.adapters, token, settings.head_pane, stopping=self.stopping)
+                await self._serve(bridge, folder)
+
+    async def _serve(self, bridge: Bridge, folder: Path) -> None:
+        addresses = Addresses(self.settings.operator, self.settings.fleet, folder / "local.sock")
+        endpoints = folder / "endpoints.json"
+        failure: Exception | None = None
+
+        def started(where: Endpoints) -> None:
+            self.served = True
+            where.write(endpoints)
+            self.say(f"operator {where.operator}\nfleet {where.fleet}\nlocal {where.local}")
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_obey_signals, self.stopping)
+            try:
+                await serve(bridge, addresses, grace_seconds=self.settings.grace_seconds, started=started)
+            except (OSError, ValueError) as error:
+                failure = error  # raised outside the nursery, which would wrap it in a group
+            finally:
+                endpoints.unlink(missing_ok=True)
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+
+@contextmanager
+def _owned(folder: Path) -> Generator[None]:
+    """Hold the folder against a second bridge, whatever store that has.  Raises `Unsafe`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unsafe(f"another bridge serves from {folder}") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _obey_signals(stopping: Stopping, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    """The first signal asks, the second cuts."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            log.info("%s", signal.Signals(number).name)
+            if stopping.asked.is_set():
+                stopping.cut()
+            stopping.asked.set()
+
+
+@contextmanager
+def _logging_to_stderr() -> Generator[None]:
+    """One line a record on stderr; nothing in a record is anything but printable, see `app`."""
+    handler, level = logging.StreamHandler(), log.level
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -1,0 +1,177 @@
+"""Which panes are members of the fleet, and what proves that a request comes from one.
+
+A member has a link token, made at its admission and told once, and usually a process, named by whoever launched it.
+The token is good for the restricted fleet listener, the process for the local one; both end with the membership.
+
+What is kept on the disk is the token's hash, so that a member outlives a restart of the bridge and its token cannot be
+read from the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+from attrs import define, field
+
+from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.peers import PROC, Process, lineage, process
+
+__all__ = ["Member", "NotThere", "SeatRegistry", "Seats"]
+
+_VERSION: Final = 1
+
+
+class NotThere(LookupError):  # noqa: N818 - as the errors of the mailbox
+    """There is no such member, or no such process."""
+
+
+@define(eq=False)
+class Member:
+    """One admission of one pane; a pane that is admitted again is another member."""
+
+    pane_id: str
+    link_sha256: str = field(repr=False)
+    process: Process | None = None
+    gone: trio.Event = field(factory=trio.Event, init=False, repr=False)
+    """Set when the membership ends, so that nobody waits on its behalf."""
+
+
+class SeatRegistry(Protocol):
+    """What the listeners ask; `Seats` is one, and a launcher that keeps its own books may be another."""
+
+    def by_link(self, token: str) -> Member | None:
+        """The member that has this link token now."""
+        ...
+
+    def by_process(self, peer: Process) -> Member | None:
+        """The member in whose pane this process lives now."""
+        ...
+
+
+class Seats:
+    """The members, in a file of one's own or only in memory.
+
+    Raises OSError if the file cannot be read and ValueError if it is damaged: who is a member is not guessed.
+    """
+
+    def __init__(self, path: Path | None = None, *, proc: Path = PROC) -> None:
+        self._path = path
+        self._proc = proc
+        self._members: dict[str, Member] = {}
+        if path is not None and path.exists():
+            self._members = _read(path)
+
+    # -- for launchers --
+
+    def admit(self, pane_id: str) -> str:
+        """Make the pane a member and return its link token; an earlier membership of it ends.  Durable on return.
+
+        Call it before the pane's process starts, since that is handed the token; then name it with `occupy`.
+        """
+        if not (1 <= len(pane_id) <= 256 and pane_id.isascii() and pane_id.isprintable()):
+            raise InvalidIdentifier("pane_id", pane_id)
+        token = secrets.token_urlsafe(32)
+        self._change(pane_id, Member(pane_id, _hash(token)))
+        return token
+
+    def occupy(self, pane_id: str, pid: int) -> None:
+        """Say that this process, with all its children, is what lives in the pane now.  Durable on return.
+
+        Raises `NotThere` for a pane that is no member, and for a process that cannot be seen.
+        """
+        member, found = self._members.get(pane_id), process(pid, self._proc)
+        if member is None or found is None:
+            raise NotThere("no such member" if member is None else "no such process")
+        member.process = found
+        self._write()
+
+    def dismiss(self, pane_id: str) -> bool:
+        """End the pane's membership, and whatever waits on its behalf; False if it had none.  Durable on return."""
+        if pane_id not in self._members:
+            return False
+        self._change(pane_id, None)
+        return True
+
+    def _change(self, pane_id: str, member: Member | None) -> None:
+        old = self._members.pop(pane_id, None)
+        if member is not None:
+            self._members[pane_id] = member
+        if old is not None:
+            old.gone.set()
+        self._write()
+
+    # -- for listeners --
+
+    def by_link(self, token: str) -> Member | None:
+        """See `SeatRegistry`."""
+        wanted = _hash(token)
+        found = [one for one in self._members.values() if hmac.compare_digest(one.link_sha256, wanted)]
+        return found[0] if found else None
+
+    def by_process(self, peer: Process) -> Member | None:
+        """See `SeatRegistry`; the nearest pane above the process is its own, where panes are nested."""
+        panes = {one.process: one for one in self._members.values() if one.process is not None}
+        return next((panes[one] for one in lineage(peer, self._proc) if one in panes), None)
+
+    # -- the file --
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        seats = [
+            {
+                "pane_id": one.pane_id,
+                "link_sha256": one.link_sha256,
+                "process": None if one.process is None else [one.process.pid, one.process.started],
+            }
+            for one in self._members.values()
+        ]
+        replace_private(self._path, json.dumps({"version": _VERSION, "seats": seats}))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Member]:
+    try:
+        whole = json.loads(path.read_bytes())
+        if whole["version"] != _VERSION:
+            raise ValueError(f"version {whole['version']!r}")
+        members = [
+            Member(str(one["pane_id"]), str(one["link_sha256"]), _process(one["process"])) for one in whole["seats"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}; move it away, and admit the panes again") from error
+    return {one.pane_id: one for one in members}
+
+
+def _process(value: list[int] | None) -> Process | None:
+    if value is None:
+        return None
+    pid, started = value
+    return Process(int(pid), int(started))
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Put a file of this user's alone in the place of what was there, whole or not at all.  Durable on return."""
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - the descriptor is what makes it private
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
