@@ -201,37 +201,67 @@ def post(event: Event, body: bytes, seconds: float) -> dict[str, Any]:
 
     Raises `NotAdmitted` for a refusal, `NoAnswer` for whatever else is no answer.
     """
-    import http.client
     import json
-    import socket
-    from urllib.parse import quote
 
-    class Local(http.client.HTTPConnection):
-        """A connection to the local listener, which has no name to look up."""
-
-        def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(self.timeout)
-            self.sock.connect(event.socket)
-
-    connection = Local("localhost", timeout=max(seconds, 0.05))
     try:
-        headers = {"Content-Type": "application/json", "Connection": "close"}
-        connection.request("POST", f"/seats/{quote(event.pane, safe='')}/hook", body, headers)
-        response = connection.getresponse()
-        if response.status in BRIDGE_REFUSED:
-            raise NotAdmitted(str(response.status))
-        if response.status != 200:
-            raise NoAnswer(f"status {response.status}")
-        data = response.read(ANSWER_BYTES_MAX + 1)
-        answer = json.loads(data) if len(data) <= ANSWER_BYTES_MAX else None
-    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        head, _, data = exchange(event.socket, request_of(event.pane, body), max(seconds, 0.05)).partition(b"\r\n\r\n")
+        status = status_of(head, len(data))
+        if status in BRIDGE_REFUSED:
+            raise NotAdmitted(str(status))
+        if status != 200:
+            raise NoAnswer(f"status {status}")
+        answer = json.loads(data)
+    except (OSError, ValueError, RecursionError) as error:
         raise NoAnswer(str(error)) from error
-    finally:
-        connection.close()
     if not isinstance(answer, dict) or answer.get("version") != 1:
         raise NoAnswer("it is not of version 1 of the wire")
     return answer
+
+
+def request_of(pane: str, body: bytes) -> bytes:
+    """The request, in HTTP/1.0: its answer comes in one piece and ends with the connection.
+
+    By hand, because importing http.client takes longer than all the rest of this program.
+    """
+    path = "".join(chr(byte) if chr(byte) in UNRESERVED else f"%{byte:02X}" for byte in os.fsencode(pane))
+    head = f"POST /seats/{path}/hook HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+
+
+def exchange(path: str, request: bytes, seconds: float) -> bytes:
+    """Send `request` over the unix socket at `path` and return all that comes back.  Raises OSError, ValueError."""
+    import _socket  # the plain one: the wrapper around it takes as long to import as json does
+
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        connection.settimeout(seconds)
+        connection.connect(path)
+        connection.sendall(request)
+        parts: list[bytes] = []
+        size = 0
+        while part := connection.recv(1 << 18):
+            parts.append(part)
+            size += len(part)
+            if size > ANSWER_BYTES_MAX:
+                raise ValueError("the answer is too long")
+        return b"".join(parts)
+    finally:
+        connection.close()
+
+
+def status_of(head: bytes, length: int) -> int:
+    """Return an answer's status.  Raises ValueError if this is no head, or not of a body of that length."""
+    first, *fields = head.split(b"\r\n")
+    protocol, status = first.split(b" ", 2)[:2]
+    if protocol not in {b"HTTP/1.0", b"HTTP/1.1"} or len(status) != 3:
+        raise ValueError("it is no HTTP")
+    said = [field.partition(b":")[2] for field in fields if field.lower().startswith(b"content-length:")]
+    if len(said) != 1 or int(said[0]) != length:
+        raise ValueError("the answer was cut off")  # the end of the connection alone would not show that
+    return int(status)
 
 
 def in_time(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -412,7 +412,12 @@ async def test_the_tag_in_a_nested_agents_prompt_is_no_handshake(tmp_path) -> No
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6) | st.sampled_from(["PreToolUse", "a"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=6)
+    | st.sampled_from(["PreToolUse", "a"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
@@ -441,4 +446,3 @@ async def test_the_denial_is_the_payload_whatever_is_in_it() -> None:
     said = json.loads(denial(text))
     assert said["hookSpecificOutput"]["permissionDecisionReason"] == text
     assert denial(text).isascii()
-
