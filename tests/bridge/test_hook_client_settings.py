@@ -1,0 +1,186 @@
+"""The generated settings, and hooks started as a harness starts them: by the line in its settings, over a real socket."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import tomllib
+
+import pytest
+import trio
+from bridges import Workspace, moved, payload_of
+from claude_session import ClaudeSession
+from hook_programs import asked_of, place, response
+
+from fencepost.supervisor import Applied, IntentState, Unchanged, open_supervisor
+from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.hook_settings import (
+    HookCommand,
+    claude_settings,
+    codex_config,
+    write_claude_settings,
+    write_codex_home,
+)
+
+
+@pytest.fixture
+def here():
+    with place() as found:
+        yield found
+
+
+def line_of(settings, event) -> str:
+    (group,) = settings["hooks"][event]
+    (one,) = group["hooks"]
+    return one["command"]
+
+
+def test_each_kind_of_hook_has_its_line_and_outlasts_its_own_deadline() -> None:
+    command = HookCommand(deadline_seconds=20, interpreter="/usr/bin/python 3", program="/a b/hook.py")
+    settings = claude_settings(command)
+    assert set(settings["hooks"]) == {"UserPromptSubmit", "PreToolUse", "PostToolBatch"}
+    for event in settings["hooks"]:
+        (group,) = settings["hooks"][event]
+        assert "matcher" not in group
+        assert group["hooks"][0]["timeout"] > 20
+        asked = ["--harness", "claude-code", "--event", event, "--deadline", "20"]
+        assert shlex.split(line_of(settings, event)) == ["/usr/bin/python 3", "-I", "-S", "/a b/hook.py", *asked]
+    assert settings["disableAllHooks"] is False
+
+
+@pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"deadline_seconds": 601}, {"program": "a\nb"}, {"program": ""}])
+def test_a_command_that_cannot_be_written_down_is_refused(wrong) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        HookCommand(**wrong)
+
+
+def test_codex_gets_its_base_and_our_hooks_and_no_others() -> None:
+    command = HookCommand(program='/a "b" \\c/hook.py')
+    config = tomllib.loads(codex_config(command, 'model = "m"\n[model_providers.x]\nname = "x"'))
+    assert config["model_providers"] == {"x": {"name": "x"}}
+    assert set(config["hooks"]) == {"UserPromptSubmit", "PreToolUse"}
+    line = line_of(config, "PreToolUse")
+    assert shlex.split(line)[3:7] == ['/a "b" \\c/hook.py', "--harness", "codex", "--event"]
+    with pytest.raises(ValueError, match="declares hooks"):
+        codex_config(command, "[[hooks.PreToolUse]]\n")
+    with pytest.raises(tomllib.TOMLDecodeError):
+        codex_config(command, "= 1")
+
+
+def test_each_incarnation_has_private_settings_of_its_own(tmp_path) -> None:
+    command = HookCommand()
+    first = write_claude_settings(tmp_path / "s", "../../etc/passwd", command)
+    second = write_claude_settings(tmp_path / "s", "two", command)
+    home = write_codex_home(tmp_path / "s", "two", command)
+    assert first.parent != second.parent
+    assert {first.parent.parent, second.parent.parent, home.parent} == {tmp_path / "s"}
+    assert write_claude_settings(tmp_path / "s", "two", command) == second
+    assert json.loads(second.read_text()) == claude_settings(command)
+    assert tomllib.loads((home / "config.toml").read_text())["hooks"]
+    for file in (first, second, home / "config.toml"):
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert sorted(path.name for path in second.parent.iterdir()) == ["config.toml", "settings.json"]
+
+
+def test_a_folder_that_others_may_enter_is_not_written_to(tmp_path) -> None:
+    command = HookCommand()
+    written = write_claude_settings(tmp_path / "s", "one", command)
+    written.parent.chmod(0o755)
+    with pytest.raises(PermissionError, match="private"):
+        write_claude_settings(tmp_path / "s", "one", command)
+
+
+class Bridge:
+    """The hook route of a bridge, over a real socket, and no more of one."""
+
+    def __init__(self, here, pane, adapter) -> None:
+        self.here = here
+        self.pane = pane
+        self.adapter = adapter
+        self.marked = []
+
+    async def serve(self, task_status=trio.TASK_STATUS_IGNORED) -> None:
+        with trio.socket.socket(trio.socket.AF_UNIX) as listener:
+            await listener.bind(str(self.here.socket))
+            listener.listen()
+            task_status.started()
+            await trio.serve_listeners(self.answer, [trio.SocketListener(listener)])
+
+    async def answer(self, stream) -> None:
+        data = b""
+        while not data.endswith(b"}") or b"\r\n\r\n" not in data:
+            data += await stream.receive_some()
+        _, said = asked_of(data)
+        if "event" in said:
+            answer = await self.adapter.on_hook(
+                self.pane, said["incarnation_id"], said["event"], said["wait_seconds"]
+            )
+            delivered = answer.delivered and {
+                name: getattr(answer.delivered, name) for name in answer.delivered.__slots__ if name[0] != "_"
+            }
+            body = {"stdout": answer.stdout.decode(), "exit_code": answer.exit_code, "delivered": delivered}
+        else:
+            self.marked.append(await self.pane.mark_delivered(**said["delivered"]))
+            body = {"answer": "applied"}
+        await stream.send_all(response({"version": 1, **body}))
+        await stream.aclose()
+
+
+async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(here, tmp_path) -> None:
+    session = ClaudeSession(here.folder)
+    settings = json.loads(write_claude_settings(tmp_path / "s", "i", HookCommand(60)).read_text())
+    environment = here.environment
+
+    async def hook(event) -> bytes:
+        done = await trio.run_process(
+            line_of(settings, event["hook_event_name"]),
+            shell=True,
+            env=environment,
+            stdin=json.dumps(event).encode(),
+            capture_stdout=True,
+        )
+        return done.stdout
+
+    async with (
+        open_supervisor(environment["FENCEPOST_STORE"], reconciler=Workspace()) as supervisor,
+        trio.open_nursery() as nursery,
+    ):
+        pane = supervisor.pane("pane/1")
+        environment["FENCEPOST_INCARNATION"] = (await pane.launch("claude-code")).incarnation_id
+        bridge = Bridge(here, pane, ClaudeCodeAdapter(here.spool, [session.projects]))
+        await nursery.start(bridge.serve)
+        await pane.detect(moved("main-1", "main-2"))
+
+        printed = []
+        async with trio.open_nursery() as hooks:
+            for event in session.turn("a", "b", "c"):
+                hooks.start_soon(lambda event=event: collect(printed, hook, event))
+        assert len(set(printed)) == 1
+        reason = json.loads(printed[0])["hookSpecificOutput"]["permissionDecisionReason"]
+        assert reason.encode() == payload_of("main-2")
+        assert sorted(type(mark).__name__ for mark in bridge.marked) == [
+            Applied.__name__, Unchanged.__name__, Unchanged.__name__,
+        ]  # fmt: skip
+
+        assert await hook(session.ended("a", "b", "c")) == b""
+        assert await hook(session.turn("d")[0]) == b""
+        assert (await pane.intents())[0].state is IntentState.ACKNOWLEDGED
+        nursery.cancel_scope.cancel()
+
+
+async def collect(printed, hook, event) -> None:
+    printed.append(await hook(event))
+
+
+def test_the_console_script_is_the_same_program(here) -> None:
+    script = subprocess.run(
+        ["fencepost-hook", "--event", "PreToolUse"], env={"PATH": script_folder()}, input=b"{}", capture_output=True, check=True
+    )
+    assert b"so this tool did not run" in script.stdout
+
+
+def script_folder() -> str:
+    import sysconfig
+
+    return sysconfig.get_path("scripts")
