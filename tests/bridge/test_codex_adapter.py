@@ -105,7 +105,9 @@ async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
     async with life(tmp_path) as alive:
         with open(open_spool(str(tmp_path / "spool"), "pane-1"), "a", encoding="utf-8") as spool:
             event = {"hook_event_name": "PreToolUse", "turn_id": "t1", "tool_use_id": "a"}
-            spool.write(json.dumps({"version": 1, "incarnation_id": alive.launch.incarnation_id, "event": event}) + "\n")
+            spool.write(
+                json.dumps({"version": 1, "incarnation_id": alive.launch.incarnation_id, "event": event}) + "\n"
+            )
         await alive.pane.detect(moved("main-1", "main-2"))
         assert await alive.call("a") == ALLOWED  # it ran already
         assert reason_in(await alive.call("b")).endswith("This one restarts.")

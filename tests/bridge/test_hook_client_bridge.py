@@ -157,7 +157,10 @@ EVERYDAY = {"silent", "slow drip", "endless", "half a body", "no http", "deep js
 
 @pytest.mark.parametrize(
     "misbehave",
-    [pytest.param(how, id=name, marks=() if name in EVERYDAY else pytest.mark.slow) for name, how in NO_ANSWERS.items()],
+    [
+        pytest.param(how, id=name, marks=() if name in EVERYDAY else pytest.mark.slow)
+        for name, how in NO_ANSWERS.items()
+    ],
 )
 async def test_without_an_answer_a_call_is_denied_where_the_store_tells_nothing(here, misbehave) -> None:
     with served(here.socket, misbehave):

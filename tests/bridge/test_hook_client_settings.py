@@ -49,7 +49,9 @@ def test_each_kind_of_hook_has_its_line_and_outlasts_its_own_deadline() -> None:
     assert settings["disableAllHooks"] is False
 
 
-@pytest.mark.parametrize("wrong", [{"deadline_seconds": 0}, {"deadline_seconds": 601}, {"program": "a\nb"}, {"program": ""}])
+@pytest.mark.parametrize(
+    "wrong", [{"deadline_seconds": 0}, {"deadline_seconds": 601}, {"program": "a\nb"}, {"program": ""}]
+)
 def test_a_command_that_cannot_be_written_down_is_refused(wrong) -> None:
     with pytest.raises(ValueError, match="must be"):
         HookCommand(**wrong)
@@ -113,9 +115,7 @@ class Bridge:
             data += await stream.receive_some()
         _, said = asked_of(data)
         if "event" in said:
-            answer = await self.adapter.on_hook(
-                self.pane, said["incarnation_id"], said["event"], said["wait_seconds"]
-            )
+            answer = await self.adapter.on_hook(self.pane, said["incarnation_id"], said["event"], said["wait_seconds"])
             delivered = answer.delivered and {
                 name: getattr(answer.delivered, name) for name in answer.delivered.__slots__ if name[0] != "_"
             }
@@ -175,7 +175,11 @@ async def collect(printed, hook, event) -> None:
 
 def test_the_console_script_is_the_same_program(here) -> None:
     script = subprocess.run(
-        ["fencepost-hook", "--event", "PreToolUse"], env={"PATH": script_folder()}, input=b"{}", capture_output=True, check=True
+        ["fencepost-hook", "--event", "PreToolUse"],
+        env={"PATH": script_folder()},
+        input=b"{}",
+        capture_output=True,
+        check=True,
     )
     assert b"so this tool did not run" in script.stdout
 

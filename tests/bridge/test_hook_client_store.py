@@ -228,7 +228,9 @@ async def test_a_store_that_cannot_be_read_lets_nothing_run(here, spoil) -> None
     assert here.run(call()).reason == hook.NO_BARRIER_KNOWN
 
 
-@pytest.mark.parametrize("url", ["", "memory://x", "jsonl:////tmp/x", "sqlite:///relative.db", "postgresql://h/db", "x"])
+@pytest.mark.parametrize(
+    "url", ["", "memory://x", "jsonl:////tmp/x", "sqlite:///relative.db", "postgresql://h/db", "x"]
+)
 def test_a_store_of_another_kind_lets_nothing_run(here, url) -> None:
     ran = here.run(call(), FENCEPOST_STORE=url)
     assert ran.reason == hook.NO_BARRIER_KNOWN
