@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import asynccontextmanager
 
 import pytest
@@ -54,6 +55,12 @@ async def life(folder):
         yield alive
 
 
+def spool(folder, content) -> None:
+    descriptor = open_spool(str(folder / "spool"), "pane-1")
+    os.write(descriptor, content)
+    os.close(descriptor)
+
+
 def reason_in(answer: HookAnswer) -> str:
     return json.loads(answer.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
 
@@ -103,11 +110,9 @@ async def test_another_turn_is_no_echo(tmp_path, turn_id) -> None:
 
 async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
     async with life(tmp_path) as alive:
-        with open(open_spool(str(tmp_path / "spool"), "pane-1"), "a", encoding="utf-8") as spool:
-            event = {"hook_event_name": "PreToolUse", "turn_id": "t1", "tool_use_id": "a"}
-            spool.write(
-                json.dumps({"version": 1, "incarnation_id": alive.launch.incarnation_id, "event": event}) + "\n"
-            )
+        event = {"hook_event_name": "PreToolUse", "turn_id": "t1", "tool_use_id": "a"}
+        said = {"version": 1, "incarnation_id": alive.launch.incarnation_id, "event": event}
+        spool(tmp_path, json.dumps(said).encode() + b"\n")
         await alive.pane.detect(moved("main-1", "main-2"))
         assert await alive.call("a") == ALLOWED  # it ran already
         assert reason_in(await alive.call("b")).endswith("This one restarts.")
@@ -115,8 +120,7 @@ async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
 
 async def test_an_unclear_spool_restarts(tmp_path) -> None:
     async with life(tmp_path) as alive:
-        with open(open_spool(str(tmp_path / "spool"), "pane-1"), "a", encoding="utf-8") as spool:
-            spool.write('{"version": 1, "incarnation_id": "x", "event": {}}\n{"torn')
+        spool(tmp_path, b'{"version": 1, "incarnation_id": "x", "event": {}}\n{"torn')
         assert reason_in(await alive.call("a")).startswith("It is not known whether a call")
         letters = await alive.supervisor.dead_letters()
         assert [letter.reason for letter in letters if letter.reason is not Reason.UNKNOWN_INCARNATION] == []

@@ -1,11 +1,13 @@
-"""The generated settings, and hooks started as a harness starts them: by the line in its settings, over a real socket."""
+"""The generated settings, and hooks started as a harness starts them: by the line in its settings."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import subprocess
+import sysconfig
 import tomllib
+from pathlib import Path
 
 import pytest
 import trio
@@ -14,6 +16,7 @@ from claude_session import ClaudeSession
 from hook_programs import asked_of, place, response
 
 from fencepost.supervisor import Applied, IntentState, Unchanged, open_supervisor
+from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.hook_settings import (
     HookCommand,
@@ -132,7 +135,7 @@ async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(h
     settings = json.loads(write_claude_settings(tmp_path / "s", "i", HookCommand(60)).read_text())
     environment = here.environment
 
-    async def hook(event) -> bytes:
+    async def run_hook(event) -> bytes:
         done = await trio.run_process(
             line_of(settings, event["hook_event_name"]),
             shell=True,
@@ -153,9 +156,13 @@ async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(h
         await pane.detect(moved("main-1", "main-2"))
 
         printed = []
+
+        async def collect(event) -> None:
+            printed.append(await run_hook(event))
+
         async with trio.open_nursery() as hooks:
             for event in session.turn("a", "b", "c"):
-                hooks.start_soon(lambda event=event: collect(printed, hook, event))
+                hooks.start_soon(collect, event)
         assert len(set(printed)) == 1
         reason = json.loads(printed[0])["hookSpecificOutput"]["permissionDecisionReason"]
         assert reason.encode() == payload_of("main-2")
@@ -163,28 +170,13 @@ async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(h
             Applied.__name__, Unchanged.__name__, Unchanged.__name__,
         ]  # fmt: skip
 
-        assert await hook(session.ended("a", "b", "c")) == b""
-        assert await hook(session.turn("d")[0]) == b""
+        assert await run_hook(session.ended("a", "b", "c")) == b""
+        assert await run_hook(session.turn("d")[0]) == b""
         assert (await pane.intents())[0].state is IntentState.ACKNOWLEDGED
         nursery.cancel_scope.cancel()
 
 
-async def collect(printed, hook, event) -> None:
-    printed.append(await hook(event))
-
-
-def test_the_console_script_is_the_same_program(here) -> None:
-    script = subprocess.run(
-        ["fencepost-hook", "--event", "PreToolUse"],
-        env={"PATH": script_folder()},
-        input=b"{}",
-        capture_output=True,
-        check=True,
-    )
-    assert b"so this tool did not run" in script.stdout
-
-
-def script_folder() -> str:
-    import sysconfig
-
-    return sysconfig.get_path("scripts")
+def test_the_console_script_is_the_same_program() -> None:
+    script = Path(sysconfig.get_path("scripts")) / "fencepost-hook"
+    done = subprocess.run([script, "--event", "PreToolUse"], env={}, input=b"{}", capture_output=True, check=True)
+    assert done.stdout == hook.FIXED_DENIAL
