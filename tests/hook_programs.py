@@ -58,8 +58,7 @@ class Place:
         self, event: str = "PreToolUse", *, deadline: float = 3, harness: str = "claude-code", **environment: str
     ):
         options = ["--harness", harness, "--event", event, "--deadline", str(deadline)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*PROGRAM, *options], env={**self.environment, **environment}, **pipes)
+        return started([*PROGRAM, *options], {**self.environment, **environment})
 
     def run(self, said: dict[str, Any] | bytes, event: str = "PreToolUse", *, deadline: float = 3, **more: str) -> Ran:
         """Run a hook to its end; it always exits with 0, and never later than its deadline."""
@@ -70,15 +69,20 @@ class Place:
         return [json.loads(line) for file in self.spool.glob("*") for line in file.read_bytes().splitlines()]
 
 
+def started(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
 def finish(process, said, deadline) -> Ran:
-    started = time.monotonic()
+    begun = time.monotonic()
     data = said if isinstance(said, bytes) else json.dumps(said).encode()
     try:
         stdout, stderr = process.communicate(data, timeout=deadline + SLOW_MACHINE)
     finally:
         process.kill()
     assert process.returncode == 0
-    return Ran(stdout, stderr.decode("ascii"), time.monotonic() - started)
+    return Ran(stdout, stderr.decode("ascii"), time.monotonic() - begun)
 
 
 def call(call_id: str = "toolu_1", **more: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from hook_programs import PROGRAM, SLOW_MACHINE, asked_of, call, finish, place, response, served
+from hook_programs import PROGRAM, SLOW_MACHINE, asked_of, call, finish, place, response, served, started
 
 from fencepost.supervisor import open_supervisor
 from fencepost.supervisor.bridge import hook
@@ -255,13 +255,7 @@ def test_a_harness_that_has_closed_its_end_costs_nothing(here) -> None:
 @pytest.mark.parametrize("options", [[], ["--deadline", "x"], ["--deadline"], ["--what", "ever", "--event"]])
 def test_strange_options_are_left_to_their_defaults(here, options) -> None:
     with served(here.socket, lambda c: c.sendall(response(TOLD))):
-        process = subprocess.Popen(
-            [*PROGRAM, *options],
-            env=here.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        process = started([*PROGRAM, *options], here.environment)
         assert finish(process, call(), 15).reason == PAYLOAD
 
 

@@ -8,12 +8,14 @@ import subprocess
 import sysconfig
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from bridges import Workspace, moved, payload_of
 from claude_session import ClaudeSession
-from hook_programs import asked_of, place, response
+from hook_bridge import Bridge
+from hook_programs import place
 
 from fencepost.supervisor import Applied, IntentState, Unchanged, open_supervisor
 from fencepost.supervisor.bridge import hook
@@ -33,7 +35,7 @@ def here():
         yield found
 
 
-def line_of(settings, event) -> str:
+def line_of(settings: Any, event: str) -> str:
     (group,) = settings["hooks"][event]
     (one,) = group["hooks"]
     return one["command"]
@@ -41,7 +43,7 @@ def line_of(settings, event) -> str:
 
 def test_each_kind_of_hook_has_its_line_and_outlasts_its_own_deadline() -> None:
     command = HookCommand(deadline_seconds=20, interpreter="/usr/bin/python 3", program="/a b/hook.py")
-    settings = claude_settings(command)
+    settings: Any = claude_settings(command)
     assert set(settings["hooks"]) == {"UserPromptSubmit", "PreToolUse", "PostToolBatch"}
     for event in settings["hooks"]:
         (group,) = settings["hooks"][event]
@@ -94,40 +96,6 @@ def test_a_folder_that_others_may_enter_is_not_written_to(tmp_path) -> None:
     written.parent.chmod(0o755)
     with pytest.raises(PermissionError, match="private"):
         write_claude_settings(tmp_path / "s", "one", command)
-
-
-class Bridge:
-    """The hook route of a bridge, over a real socket, and no more of one."""
-
-    def __init__(self, here, pane, adapter) -> None:
-        self.here = here
-        self.pane = pane
-        self.adapter = adapter
-        self.marked = []
-
-    async def serve(self, task_status=trio.TASK_STATUS_IGNORED) -> None:
-        with trio.socket.socket(trio.socket.AF_UNIX) as listener:
-            await listener.bind(str(self.here.socket))
-            listener.listen()
-            task_status.started()
-            await trio.serve_listeners(self.answer, [trio.SocketListener(listener)])
-
-    async def answer(self, stream) -> None:
-        data = b""
-        while not data.endswith(b"}") or b"\r\n\r\n" not in data:
-            data += await stream.receive_some()
-        _, said = asked_of(data)
-        if "event" in said:
-            answer = await self.adapter.on_hook(self.pane, said["incarnation_id"], said["event"], said["wait_seconds"])
-            delivered = answer.delivered and {
-                name: getattr(answer.delivered, name) for name in answer.delivered.__slots__ if name[0] != "_"
-            }
-            body = {"stdout": answer.stdout.decode(), "exit_code": answer.exit_code, "delivered": delivered}
-        else:
-            self.marked.append(await self.pane.mark_delivered(**said["delivered"]))
-            body = {"answer": "applied"}
-        await stream.send_all(response({"version": 1, **body}))
-        await stream.aclose()
 
 
 async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(here, tmp_path) -> None:

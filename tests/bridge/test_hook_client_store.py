@@ -153,10 +153,8 @@ STATES = {
 async def test_a_barrier_holds_without_the_bridge_and_only_a_barrier(here, bring_about, reason, open_still) -> None:
     async with opened(here) as pane:
         await bring_about(here, pane)
-        if open_still:
-            ran = await trio.to_thread.run_sync(here.run, call())
-    if not open_still:
-        ran = here.run(call())
+        ran = await trio.to_thread.run_sync(here.run, call()) if open_still else None
+    ran = ran or here.run(call())
     assert (None if ran.stdout == b"" else ran.reason) == reason
 
 
@@ -200,6 +198,7 @@ async def test_the_store_is_only_read(here) -> None:
 
 
 def _another_program(path) -> None:
+    path.unlink()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE incarnations (a)")
 
@@ -216,7 +215,7 @@ def _newer(path) -> None:
         lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(b"no database" * 1000),
         _newer,
-        lambda path: (path.unlink(), _another_program(path)),
+        _another_program,
         lambda path: (path.unlink(), path.mkdir()),
     ],
     ids=["gone", "empty", "damaged", "newer", "another program's", "a folder"],
