@@ -134,14 +134,21 @@ def served(path: Path, answer: Callable[[socket.socket], None]) -> Iterator[list
 def request_of(connection: socket.socket) -> bytes:
     data = b""
     while b"\r\n\r\n" not in data:
-        data += connection.recv(1 << 16)
+        data += received(connection)
     head, _, body = data.partition(b"\r\n\r\n")
     length = next(
         int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
     )
     while len(body) < length:
-        body += connection.recv(1 << 16)
+        body += received(connection)
     return head + b"\r\n\r\n" + body
+
+
+def received(connection: socket.socket) -> bytes:
+    data = connection.recv(1 << 16)
+    if not data:
+        raise ConnectionResetError("the hook has gone")
+    return data
 
 
 def response(body: Any, status: str = "200 OK", *headers: str) -> bytes:

@@ -67,7 +67,7 @@ def messages_api(*turns: list[Block]) -> Iterator[MessagesApi]:
     lock = threading.Lock()
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
             """Say nothing."""
 
         def do_GET(self) -> None:

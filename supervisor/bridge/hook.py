@@ -50,6 +50,8 @@ BODY_BYTES_MAX = 256 * 1024
 """A longer event is sent without its bulk: what tools were given and gave back."""
 SPOOL_LINE_MAX = 64 * 1024
 DEADLINE_SECONDS = 15.0
+WRITING_SECONDS = 20.0
+"""How long after the deadline a slow reader is waited for; the harness waits ten seconds longer."""
 MARGIN_SECONDS = 0.5
 """What the end of this process itself may take."""
 FALLBACK_SECONDS = 2.0
@@ -107,20 +109,29 @@ class Voice:
         self.deadline = deadline
         self.gates_a_tool = True
         self._unspoken = _thread.allocate_lock()
+        self._written = _thread.allocate_lock()
+        self._written.acquire()
 
     def say(self, data: bytes) -> bool:
         """Write all of `data`, unless something was said before; on return the harness has it."""
         if not self._unspoken.acquire(blocking=False):
             return False
-        while data:
-            data = data[os.write(1, data) :]
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        finally:
+            self._written.release()
         return True
 
     def watch(self) -> NoReturn:
-        """Wait for the deadline, deny if nobody has spoken, and end the process."""
+        """Wait for the deadline, deny if nobody has spoken, and end the process.
+
+        A harness that reads slowly gets to the end of what is being said to it: half a decision is none.
+        """
         time.sleep(max(0.0, self.deadline - time.monotonic()))
         try:
-            self.say(FIXED_DENIAL if self.gates_a_tool else b"")
+            if not self.say(FIXED_DENIAL if self.gates_a_tool else b""):
+                self._written.acquire(timeout=WRITING_SECONDS)
         finally:
             os._exit(0)
 

@@ -24,7 +24,7 @@ __all__ = ["HookCommand", "claude_settings", "codex_config", "write_claude_setti
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
 CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse")
-TIMEOUT_MARGIN_SECONDS: Final = 30
+TIMEOUT_MARGIN_SECONDS: Final = int(hook.WRITING_SECONDS) + 10
 """How much later than the hook program's own deadline the harness gives it up; then the call would run."""
 
 

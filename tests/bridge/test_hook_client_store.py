@@ -148,7 +148,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("open_still", [False, True])
+@pytest.mark.parametrize("open_still", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("bring_about", "reason"), STATES.items(), ids=[state.__name__ for state in STATES])
 async def test_a_barrier_holds_without_the_bridge_and_only_a_barrier(here, bring_about, reason, open_still) -> None:
     async with opened(here) as pane:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -62,7 +62,7 @@ class Spool:
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     @asynccontextmanager
-    async def held(self, pane_id: str) -> AsyncIterator[Spooled]:
+    async def held(self, pane_id: str) -> AsyncGenerator[Spooled]:
         """Hold the pane's spool.  Raises `SpoolHeld`, and OSError for a folder or file that is not private."""
         async with self._turns[pane_id]:
             descriptor = open_spool(str(self._folder), pane_id)

@@ -19,7 +19,7 @@ from attrs import frozen
 from fencepost.supervisor.bridge.adapters.claude_turns import Entry, NoTurn, Place, begins_here, place_of, read_entries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 __all__ = ["WINDOW_BYTES", "WINDOW_BYTES_MAX", "Look", "RefusedPath", "look_for", "read_tail", "transcript_roots"]
 
@@ -76,7 +76,7 @@ def read_tail(path: str, roots: Sequence[Path], window: int = WINDOW_BYTES) -> l
 
 
 @contextmanager
-def _opened(path: str, roots: Sequence[Path]) -> Iterator[tuple[int, int]]:
+def _opened(path: str, roots: Sequence[Path]) -> Generator[tuple[int, int]]:
     """Open the transcript; hands out its descriptor and its size at this moment."""
     try:
         resolved = _resolve(path, roots)
