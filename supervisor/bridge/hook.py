@@ -308,6 +308,8 @@ def open_spool(folder: str, pane: str) -> int:
     import hashlib
     import stat
 
+    if not folder.startswith("/"):
+        raise PermissionError(f"{folder!r} is in whatever folder this process is in")
     os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hook_programs import PROGRAM, SLOW_MACHINE, asked_of, call, finish, place, response, served, started
@@ -215,6 +216,7 @@ def test_a_listener_that_never_accepts_costs_no_more_than_the_deadline(here) -> 
 @pytest.mark.parametrize("path", ["/nowhere/at.sock", "/" + "x" * 300, "relative.sock", "nul"])
 def test_a_socket_that_is_none_is_no_answer(here, path) -> None:
     assert here.run(call(), FENCEPOST_SOCKET=path).reason == hook.NO_BARRIER_KNOWN
+    assert not Path("hook-spool").exists()
 
 
 # -- a harness that misbehaves -------------------------------------------------------------------------------------
