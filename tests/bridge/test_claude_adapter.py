@@ -293,6 +293,24 @@ async def test_a_half_written_last_line_is_waited_for(tmp_path, monkeypatch) -> 
         assert len(looked) == 2
 
 
+async def test_the_transcript_of_a_new_session_is_waited_for(tmp_path, monkeypatch) -> None:
+    async with life(tmp_path) as alive:
+        (event,) = alive.session.turn("a")
+        later = alive.session.path.rename(tmp_path / "later")
+        look_for = claude.look_for
+
+        def look(*arguments):
+            try:
+                return look_for(*arguments)
+            finally:
+                if later.exists():
+                    later.rename(alive.session.path)
+
+        monkeypatch.setattr(claude, "look_for", look)
+        await alive.pane.detect(moved("main-1", "main-2"))
+        assert reason_in(await alive.hook(event)).encode() == payload_of("main-2")
+
+
 async def test_a_message_far_from_the_end_is_found_and_its_ordinal_is_its_place(tmp_path) -> None:
     async with life(tmp_path) as alive:
         alive.session.turn("old")

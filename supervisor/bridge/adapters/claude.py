@@ -166,8 +166,9 @@ class ClaudeCodeAdapter:
             try:
                 look = await _in_thread(partial(look_for, call.transcript, call.tool_use_id, self._roots, deepest))
             except RefusedPath as refused:
-                _LOGGER.warning("process %r: %s", call.incarnation_id, ascii(str(refused)))
-                return Look(NoTurn.MISSING)
+                look = Look(NoTurn.MISSING)  # the file of a new session may be about to be made
+                if trio.current_time() >= give_up_at:
+                    _LOGGER.warning("process %r: %s", call.incarnation_id, ascii(str(refused)))
             if look.found is not NoTurn.MISSING or trio.current_time() >= give_up_at:
                 return look
             deepest = WINDOW_BYTES
