@@ -1,0 +1,255 @@
+"""The adapter of Claude Code, at the version it was proved on (docs/harnesses.md).
+
+    UserPromptSubmit  whose text carries the startup tag: the handshake, and the prompt the echo follows from
+    PreToolUse        the decision
+    PostToolBatch     the completion of a main chain's batch; a nested agent's is none
+    any other         nothing
+
+`claude_turns` says what proves a turn.  Where the proof fails, the call has no turn: with nothing pending it runs, with
+an intent pending the pane restarts the process.  A process whose proof failed once stays without turns, because a call
+that was let run without its turn could be a sibling of one that has it.  A nested agent's calls have none either, and
+that says nothing about their caller's.
+
+The echo survives a restart of the bridge: it is read from the transcript, where the tagged prompt stands under the
+prompt id that the call carries.  The handshake is then made up for first, as it would have been made from the hook.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+from attrs import evolve, field, frozen
+
+from fencepost.supervisor import Capabilities, InvalidIdentifier, ModelTurn, Pane, Refused, ToolBoundary
+from fencepost.supervisor.bridge.adapters import HookAnswer
+from fencepost.supervisor.bridge.adapters.answers import answer_of
+from fencepost.supervisor.bridge.adapters.claude_turns import Entry, NoTurn, Place, completed, prompt_texts
+from fencepost.supervisor.bridge.adapters.events import calls_of, kind_of, optional, required, unproved_batch
+from fencepost.supervisor.bridge.adapters.gate import Gate
+from fencepost.supervisor.bridge.adapters.spool import Unseen
+from fencepost.supervisor.bridge.adapters.transcripts import (
+    WINDOW_BYTES,
+    WINDOW_BYTES_MAX,
+    Look,
+    RefusedPath,
+    look_for,
+    read_tail,
+    transcript_roots,
+)
+from fencepost.supervisor.bridge.startup_tag import StartupTag, startup_of
+
+__all__ = ["PROVED_VERSIONS", "ClaudeCodeAdapter"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+PROVED_VERSIONS: Final = frozenset({"2.1.197"})
+
+_LOOK_SECONDS: Final = 1.0
+"""How long the transcript is waited for: its last line may be half written, and it is written before the hook runs."""
+_LOOK_AGAIN_SECONDS: Final = 0.02
+_REMEMBERED_MAX: Final = 4096
+
+
+@frozen
+class _Call:
+    """A `PreToolUse`, taken apart."""
+
+    incarnation_id: str
+    tool_use_id: str
+    prompt_id: str
+    transcript: str
+    nested: bool
+
+    @classmethod
+    def of(cls, incarnation_id: str, event: Mapping[str, object]) -> _Call:
+        return cls(
+            incarnation_id,
+            required(event, "tool_use_id"),
+            optional(event, "prompt_id"),
+            optional(event, "transcript_path"),
+            nested=bool(optional(event, "agent_id")),
+        )
+
+
+@frozen
+class _Placed:
+    """A call's boundary without its echo, and the transcript entries it was found among."""
+
+    boundary: ToolBoundary
+    entries: Sequence[Entry] = field(default=(), repr=False)
+
+
+class ClaudeCodeAdapter:
+    """See `Adapter`.  Runs on trio; one serves all panes.
+
+    `spool` is the folder hooks note in what they let pass while the bridge was away: `hook-spool` beside the local
+    listener's socket.  `transcripts` are the folders that transcripts may be in.
+    """
+
+    def __init__(self, spool: Path | None = None, transcripts: Sequence[Path] | None = None) -> None:
+        self._gate = Gate(spool)
+        self._roots = transcript_roots() if transcripts is None else tuple(transcripts)
+        self._echoes: OrderedDict[tuple[str, str], str | None] = OrderedDict()
+        self._without_turns: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def harness(self) -> str:
+        """See `Adapter.harness`."""
+        return "claude-code"
+
+    def capabilities(self, version: str | None) -> Capabilities:
+        """See `Adapter.capabilities`."""
+        proved = version in PROVED_VERSIONS
+        return Capabilities(soft_batches=proved, turn_order=proved)
+
+    async def on_hook(
+        self, pane: Pane, incarnation_id: str, event: Mapping[str, object], wait_seconds: float
+    ) -> HookAnswer:
+        """See `Adapter.on_hook`."""
+        match kind_of(event):
+            case "PreToolUse":
+                return await self._pre_tool_use(pane, _Call.of(incarnation_id, event), wait_seconds)
+            case "UserPromptSubmit":
+                await self._prompt(pane, incarnation_id, event)
+            case "PostToolBatch":
+                await self._batch_ended(pane, incarnation_id, event)
+            case _:
+                pass
+        return HookAnswer()
+
+    # -- tool calls --
+
+    async def _pre_tool_use(self, pane: Pane, call: _Call, wait_seconds: float) -> HookAnswer:
+        end = trio.current_time() + wait_seconds
+        placed = await self._place(call, wait_seconds / 2)
+        echo = None if call.nested else await self._echo(pane, call, placed.entries)
+        boundary = evolve(placed.boundary, tool_call_id=call.tool_use_id, startup_delivery_id=echo)
+        left = max(0.0, end - trio.current_time())
+        decision = await self._gate.pre_tool_use(pane, boundary, left, self._retell)
+        return answer_of(decision, boundary, verbatim=True)
+
+    async def _place(self, call: _Call, patience: float) -> _Placed:
+        """Find the call's turn and batch, or none.  Raises `InvalidIdentifier` for an incarnation that has no id."""
+        alone = _Placed(
+            ToolBoundary(call.incarnation_id, None, unproved_batch(call.prompt_id, call.tool_use_id)),
+        )
+        if call.nested:
+            return alone
+        if call.incarnation_id in self._without_turns:
+            return _Placed(alone.boundary, await self._tail(call.transcript))
+        look = await self._look(call, patience)
+        if isinstance(look.found, Place):
+            try:
+                turn = ModelTurn(look.found.message_id, look.found.offset)
+                return _Placed(ToolBoundary(call.incarnation_id, turn, look.found.batch_id), look.entries)
+            except InvalidIdentifier:
+                pass  # a message id that is none
+        if look.found is not NoTurn.NESTED:
+            _LOGGER.warning("process %r has no provable turns from now on: %s", call.incarnation_id, look.found)
+            _remember(self._without_turns, call.incarnation_id, None)
+        return _Placed(alone.boundary, look.entries)
+
+    async def _look(self, call: _Call, patience: float) -> Look:
+        """Look for the call until it is found; deep at first, then only at what may have been added."""
+        give_up_at = trio.current_time() + min(patience, _LOOK_SECONDS)
+        deepest = WINDOW_BYTES_MAX
+        while True:
+            try:
+                look = await _in_thread(partial(look_for, call.transcript, call.tool_use_id, self._roots, deepest))
+            except RefusedPath as refused:
+                look = Look(NoTurn.MISSING)  # the file of a new session may be about to be made
+                if trio.current_time() >= give_up_at:
+                    _LOGGER.warning("process %r: %s", call.incarnation_id, ascii(str(refused)))
+            if look.found is not NoTurn.MISSING or trio.current_time() >= give_up_at:
+                return look
+            deepest = WINDOW_BYTES
+            await trio.sleep(_LOOK_AGAIN_SECONDS)
+
+    async def _tail(self, transcript: str) -> Sequence[Entry]:
+        try:
+            return await _in_thread(partial(read_tail, transcript, self._roots))
+        except RefusedPath:
+            return ()
+
+    async def _retell(self, pane: Pane, unseen: Unseen) -> bool:
+        """Tell the pane what a hook did on its own; False if it cannot be told which batch that was of."""
+        try:
+            if kind_of(unseen.event) == "PostToolBatch":
+                await self._batch_ended(pane, unseen.incarnation_id, unseen.event)
+                return True
+            call = _Call.of(unseen.incarnation_id, unseen.event)
+            placed = (await self._place(call, 0)).boundary
+        except ValueError:  # InvalidIdentifier is one
+            return False
+        await pane.pre_tool_use(evolve(placed, passed_unseen="yes"), wait_seconds=0)
+        return placed.turn is not None or call.nested
+
+    # -- the end of a batch --
+
+    async def _batch_ended(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> None:
+        """Report the batch whose calls these are, all of them; anything else is not the end of a batch."""
+        calls, transcript = calls_of(event), optional(event, "transcript_path")
+        if optional(event, "agent_id") or not calls:
+            return
+        try:
+            look = await _in_thread(partial(look_for, transcript, min(calls), self._roots))
+        except RefusedPath as refused:
+            _LOGGER.warning("process %r: %s", incarnation_id, ascii(str(refused)))
+            return
+        place = completed(look.entries, calls)
+        if place is None:
+            _LOGGER.warning("process %r: a batch ended that is none of its transcript's", incarnation_id)
+            return
+        await pane.post_tool_batch(incarnation_id, place.message_id, place.batch_id)
+
+    # -- the echo of a startup delivery --
+
+    async def _prompt(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> None:
+        prompt = event.get("prompt")
+        prompt_id = optional(event, "prompt_id")
+        if not isinstance(prompt, str) or not prompt_id:
+            return
+        await self._heard(pane, incarnation_id, prompt_id, startup_of(prompt))
+
+    async def _echo(self, pane: Pane, call: _Call, entries: Sequence[Entry]) -> str | None:
+        key = (call.incarnation_id, call.prompt_id)
+        if key not in self._echoes:
+            texts = prompt_texts(entries, call.prompt_id)
+            if not texts:
+                return None  # not within reach, and perhaps not there: nothing is remembered
+            tags = [tag for text in texts if (tag := startup_of(text)) is not None]
+            await self._heard(pane, call.incarnation_id, call.prompt_id, tags[0] if tags else None)
+        return self._echoes[key]
+
+    async def _heard(self, pane: Pane, incarnation_id: str, prompt_id: str, tag: StartupTag | None) -> None:
+        """A prompt was accepted: tell the pane if it is a startup input, and remember which prompt that was.
+
+        A refusal changes nothing here: whether this process may go on is decided at its first tool call.
+        """
+        if tag is not None:
+            answer = await pane.startup_ready(incarnation_id, tag.startup_delivery_id, tag.payload_sha256)
+            if isinstance(answer, Refused):
+                _LOGGER.warning("process %r: its startup input is refused: %s", incarnation_id, answer.reason)
+        _remember(self._echoes, (incarnation_id, prompt_id), None if tag is None else tag.startup_delivery_id)
+
+
+def _remember(kept: OrderedDict[K, T], key: K, value: T) -> None:
+    """Keep the youngest; what is forgotten is read from the transcript again, or costs a restart."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _REMEMBERED_MAX:
+        kept.popitem(last=False)
+
+
+async def _in_thread(read: Callable[[], T]) -> T:
+    """Read a file without holding up other panes; a file system that hangs costs a thread and no more."""
+    return await trio.to_thread.run_sync(read, abandon_on_cancel=True)

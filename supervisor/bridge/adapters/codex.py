@@ -1,0 +1,92 @@
+"""The adapter of Codex, which can be told only by a restart (docs/harnesses.md).
+
+Its hooks show neither the end of a batch nor the order of turns, and it wraps the reason of a denial in words of its
+own.  So its capabilities are none at any version, each call is a batch of its own without a turn, and the first call
+beside a pending intent makes the pane replace the process.
+
+The echo of a startup delivery is the `turn_id`, which the prompt's hook and every call that follows from it share.  It
+is remembered in memory alone: a bridge that restarts between the two loses it, and the process is replaced once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from fencepost.supervisor import Capabilities, Pane, Refused, ToolBoundary
+from fencepost.supervisor.bridge.adapters import HookAnswer
+from fencepost.supervisor.bridge.adapters.answers import answer_of
+from fencepost.supervisor.bridge.adapters.events import kind_of, optional, required, unproved_batch
+from fencepost.supervisor.bridge.adapters.gate import Gate
+from fencepost.supervisor.bridge.adapters.spool import Unseen
+from fencepost.supervisor.bridge.startup_tag import startup_of
+
+__all__ = ["CodexAdapter"]
+
+_LOGGER: Final = logging.getLogger(__name__)
+_REMEMBERED_MAX: Final = 4096
+
+
+class CodexAdapter:
+    """See `Adapter`.  Runs on trio; one serves all panes.  `spool` is as for `ClaudeCodeAdapter`."""
+
+    def __init__(self, spool: Path | None = None) -> None:
+        self._gate = Gate(spool)
+        self._echoes: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    @property
+    def harness(self) -> str:
+        """See `Adapter.harness`."""
+        return "codex"
+
+    def capabilities(self, version: str | None) -> Capabilities:  # noqa: ARG002 - no version was proved to do more
+        """See `Adapter.capabilities`."""
+        return Capabilities(soft_batches=False, turn_order=False)
+
+    async def on_hook(
+        self, pane: Pane, incarnation_id: str, event: Mapping[str, object], wait_seconds: float
+    ) -> HookAnswer:
+        """See `Adapter.on_hook`."""
+        match kind_of(event):
+            case "PreToolUse":
+                boundary = self._boundary(incarnation_id, event)
+                decision = await self._gate.pre_tool_use(pane, boundary, wait_seconds, self._retell)
+                return answer_of(decision, boundary, verbatim=False)
+            case "UserPromptSubmit":
+                await self._prompt(pane, incarnation_id, event)
+            case _:
+                pass
+        return HookAnswer()
+
+    def _boundary(self, incarnation_id: str, event: Mapping[str, object]) -> ToolBoundary:
+        turn_id, call = optional(event, "turn_id"), required(event, "tool_use_id")
+        echo = self._echoes.get((incarnation_id, turn_id))
+        return ToolBoundary(incarnation_id, None, unproved_batch(turn_id, call), call, startup_delivery_id=echo)
+
+    async def _retell(self, pane: Pane, unseen: Unseen) -> bool:
+        """A call that passed unseen was a batch of its own, so nothing about it is unclear."""
+        try:
+            if kind_of(unseen.event) != "PreToolUse":
+                return True
+            passed = self._boundary(unseen.incarnation_id, unseen.event)
+        except ValueError:
+            return False
+        passed = ToolBoundary(passed.incarnation_id, None, passed.batch_id, passed_unseen="yes")
+        await pane.pre_tool_use(passed, wait_seconds=0)
+        return True
+
+    async def _prompt(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> None:
+        """The handshake, if the prompt carries the tag; what it is worth is decided at the first tool call."""
+        prompt, turn_id = event.get("prompt"), optional(event, "turn_id")
+        tag = startup_of(prompt) if isinstance(prompt, str) else None
+        if tag is None or not turn_id:
+            return
+        answer = await pane.startup_ready(incarnation_id, tag.startup_delivery_id, tag.payload_sha256)
+        if isinstance(answer, Refused):
+            _LOGGER.warning("process %r: its startup input is refused: %s", incarnation_id, answer.reason)
+        self._echoes[incarnation_id, turn_id] = tag.startup_delivery_id
+        if len(self._echoes) > _REMEMBERED_MAX:
+            self._echoes.popitem(last=False)

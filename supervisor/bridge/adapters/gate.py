@@ -1,0 +1,80 @@
+"""The gate all tool calls of a pane go through: first what passed unseen, then the decision, under one lock.
+
+The order is the point (see `hook.py`): a hook that found nobody here may have let a call pass, and a decision made
+before that is known could move files under it.  The lock is held until the decision is durable and no longer, so the
+first question does not wait for a reconciliation; the second one does, and needs no lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import evolve
+
+from fencepost.supervisor import BlockGeneric, BlockRestart, Decision, Pane, Reason, ToolBoundary
+from fencepost.supervisor.bridge.adapters.spool import Spool, Spooled, SpoolHeld, Unseen
+
+__all__ = ["Gate"]
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+_HELD: Final = BlockGeneric(
+    Reason.RECONCILING, "What ran while the supervisor was away is still being written down. Try again shortly."
+)
+
+
+class Gate:
+    """Decides tool calls.  Without a `folder` nothing can pass unseen: hooks that keep no spool deny instead."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._spool = None if folder is None else Spool(folder)
+
+    async def pre_tool_use(
+        self,
+        pane: Pane,
+        boundary: ToolBoundary,
+        wait_seconds: float,
+        retell: Callable[[Pane, Unseen], Awaitable[bool]],
+    ) -> Decision:
+        """Ask the pane about `boundary`, after `retell` told it of each unseen event; False from it means: not clear.
+
+        An event that cannot be told makes every batch not yet admitted a "maybe" (contract I-4), until a restart.
+        Raises what the pane raises, and OSError for a spool that is not private.
+        """
+        if self._spool is None:
+            return await pane.pre_tool_use(boundary, wait_seconds)
+        end = trio.current_time() + wait_seconds
+        try:
+            async with self._spool.held(pane.pane_id) as spooled:
+                decision = await self._decide(pane, boundary, spooled, retell)
+        except SpoolHeld:
+            _LOGGER.warning(
+                "pane %r: a process holds its spool; a call of batch %r is blocked", pane.pane_id, boundary.batch_id
+            )
+            return _HELD
+        left = end - trio.current_time()
+        if isinstance(decision, BlockGeneric) and decision.reason is Reason.RECONCILING and left > 0:
+            return await pane.pre_tool_use(boundary, left)
+        return decision
+
+    async def _decide(
+        self,
+        pane: Pane,
+        boundary: ToolBoundary,
+        spooled: Spooled,
+        retell: Callable[[Pane, Unseen], Awaitable[bool]],
+    ) -> Decision:
+        unclear = spooled.unclear
+        for unseen in spooled.unseen:
+            if not await retell(pane, unseen) and unseen.incarnation_id == boundary.incarnation_id:
+                unclear = True
+        if unclear:
+            boundary = evolve(boundary, passed_unseen="maybe")
+        decision = await pane.pre_tool_use(boundary, wait_seconds=0)
+        if not unclear or isinstance(decision, BlockRestart):
+            spooled.clear()
+        return decision

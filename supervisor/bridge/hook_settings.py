@@ -1,0 +1,144 @@
+"""The settings that make a harness run our hooks, one file an incarnation.
+
+Each incarnation gets a file of its own, so that a process that was replaced never reads the settings of the next one.
+The file names the hook program by its path, and the interpreter without its site packages: that starts fastest, and
+nothing the agent installs can come between.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from attrs import Attribute, field, frozen
+
+from fencepost.supervisor.bridge import hook
+
+__all__ = ["HookCommand", "claude_settings", "codex_config", "write_claude_settings", "write_codex_home"]
+
+CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
+CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse")
+TIMEOUT_MARGIN_SECONDS: Final = int(hook.WRITING_SECONDS) + 10
+"""How much later than the hook program's own deadline the harness gives it up; then the call would run."""
+
+
+def _plain(_instance: object, attribute: Attribute[str], value: str) -> None:
+    if not value or not value.isprintable():
+        raise ValueError(f"{attribute.name} must be printable text, not {value!r}")
+
+
+@frozen
+class HookCommand:
+    """How the hook program is started, and by when it decides.  Raises ValueError for what no shell line can hold."""
+
+    deadline_seconds: int = field(default=15)
+    interpreter: str = field(default=sys.executable, validator=_plain)
+    program: str = field(default=str(Path(hook.__file__).resolve()), validator=_plain)
+
+    def __attrs_post_init__(self) -> None:
+        """The hook program takes no less than a second and no more than ten minutes."""
+        if not 1 <= self.deadline_seconds <= 600:
+            raise ValueError(f"deadline_seconds must be from 1 to 600, not {self.deadline_seconds!r}")
+
+    @property
+    def timeout_seconds(self) -> int:
+        """The harness's own timeout for it."""
+        return self.deadline_seconds + TIMEOUT_MARGIN_SECONDS
+
+    def line(self, harness: str, event: str) -> str:
+        """The shell's command line for one kind of event."""
+        options = ["--harness", harness, "--event", event, "--deadline", str(self.deadline_seconds)]
+        return shlex.join([self.interpreter, "-I", "-S", self.program, *options])
+
+
+def claude_settings(command: HookCommand) -> dict[str, object]:
+    """Return what `claude --settings FILE` is given (hooks as in docs/harnesses.md).
+
+    No matcher: every tool.  Background tasks are off, because a nested agent that goes on after its caller's batch has
+    ended would act on files that only its caller was told about.
+    """
+
+    def hooks(event: str) -> list[object]:
+        line = command.line("claude-code", event)
+        return [{"hooks": [{"type": "command", "command": line, "timeout": command.timeout_seconds}]}]
+
+    return {
+        "hooks": {event: hooks(event) for event in CLAUDE_EVENTS},
+        "disableAllHooks": False,  # a project's own settings cannot turn ours off
+        "env": {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
+    }
+
+
+def codex_config(command: HookCommand, base: str = "") -> str:
+    """Return a config.toml for a CODEX_HOME of one incarnation: `base`, then our hooks.
+
+    Codex runs a hook only if it is trusted, and how trust is recorded is not proved for any version; so such a process
+    is started with `--dangerously-bypass-hook-trust`, in a home that holds no hooks but these.  Raises ValueError for
+    a `base` that declares hooks itself, or is no TOML.
+    """
+    import tomllib
+
+    if "hooks" in tomllib.loads(base):
+        raise ValueError("the base configuration declares hooks; all hooks of this home would be trusted with ours")
+    parts = [base.rstrip("\n") + "\n"] if base.strip() else []
+    for event in CODEX_EVENTS:
+        line = json.dumps(command.line("codex", event), ensure_ascii=False)  # printable, so a TOML string as well
+        parts.append(
+            f"[[hooks.{event}]]\n\n[[hooks.{event}.hooks]]\n"
+            f'type = "command"\ncommand = {line}\ntimeout = {command.timeout_seconds}\n'
+        )
+    return "\n".join(parts)
+
+
+def write_claude_settings(folder: Path, incarnation_id: str, command: HookCommand) -> Path:
+    """Write the settings of one incarnation below `folder` and return the file; it is durable on return.
+
+    Private to this user.  Written again, it is the same file.  Raises OSError.
+    """
+    home = _private(folder / _name(incarnation_id))
+    return _write(home / "settings.json", json.dumps(claude_settings(command), indent=1).encode() + b"\n")
+
+
+def write_codex_home(folder: Path, incarnation_id: str, command: HookCommand, base: str = "") -> Path:
+    """Write the CODEX_HOME of one incarnation below `folder` and return it; as `write_claude_settings` otherwise."""
+    home = _private(folder / _name(incarnation_id))
+    _write(home / "config.toml", codex_config(command, base).encode())
+    return home
+
+
+def _name(incarnation_id: str) -> str:
+    """Return a folder's name for an id, which may hold slashes and dots."""
+    return sha256(incarnation_id.encode()).hexdigest()[:32]
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(f"{str(folder)!r} is not a private folder of this user")
+    return folder
+
+
+def _write(path: Path, content: bytes) -> Path:
+    """Replace the file in one step, so that a harness reads all of it or the one before."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)
+    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
+    return path

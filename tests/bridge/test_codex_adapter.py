@@ -1,0 +1,146 @@
+"""The Codex adapter against a real runtime: no soft delivery at any version, a restart, and the echo of a turn id."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from bridges import Workspace, moved, payload_of
+from hypothesis import given, strategies as st
+
+from fencepost.supervisor import Capabilities, IntentState, Reason, open_supervisor
+from fencepost.supervisor.bridge.adapters import HookAnswer
+from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.hook import open_spool
+from fencepost.supervisor.bridge.startup_tag import tagged_input
+
+ALLOWED = HookAnswer()
+
+
+class Life:
+    """One process in one pane."""
+
+    def __init__(self, folder, supervisor) -> None:
+        self.folder = folder
+        self.supervisor = supervisor
+        self.pane = supervisor.pane("pane-1")
+        self.adapter = CodexAdapter(folder / "spool")
+        self.launch = None
+
+    async def start(self, version="0.171.0") -> None:
+        self.launch = await self.pane.launch("codex", "session", self.adapter.capabilities(version))
+
+    async def call(self, call_id, turn_id="t1", **more) -> HookAnswer:
+        return await self.hook("PreToolUse", turn_id=turn_id, tool_use_id=call_id, **more)
+
+    async def prompt(self, text, turn_id="t1") -> HookAnswer:
+        return await self.hook("UserPromptSubmit", turn_id=turn_id, prompt=text)
+
+    async def hook(self, name, **more) -> HookAnswer:
+        event = {"hook_event_name": name, "session_id": "session", "transcript_path": "/x", **more}
+        return await self.adapter.on_hook(self.pane, self.launch.incarnation_id, event, 2.0)
+
+    async def intent(self):
+        return (await self.pane.intents())[-1]
+
+
+@asynccontextmanager
+async def life(folder):
+    async with open_supervisor("memory://", reconciler=Workspace()) as supervisor:
+        alive = Life(folder, supervisor)
+        await alive.start()
+        yield alive
+
+
+def spool(folder, content) -> None:
+    descriptor = open_spool(str(folder / "spool"), "pane-1")
+    os.write(descriptor, content)
+    os.close(descriptor)
+
+
+def reason_in(answer: HookAnswer) -> str:
+    return json.loads(answer.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
+
+
+@pytest.mark.parametrize("version", [None, "0.171.0", "9.9.9"])
+def test_no_version_can_be_told_softly(version) -> None:
+    assert CodexAdapter().capabilities(version) == Capabilities(soft_batches=False, turn_order=False)
+
+
+async def test_with_nothing_pending_calls_run(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        assert [await alive.call(call) for call in "aba"] == [ALLOWED] * 3
+
+
+async def test_a_call_beside_a_pending_intent_is_blocked_and_starts_the_restart(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        first, second = await alive.call("a"), await alive.call("b")
+        assert reason_in(first).startswith("An update is pending that reaches you only at the start")
+        assert reason_in(second).startswith("This process has been replaced")
+        assert first.delivered is None
+
+
+async def test_the_replacement_is_told_at_its_start_and_the_turn_id_is_the_echo(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("a")
+        await alive.start()  # the host's word that the process is gone: the files move, and the payload is bound
+        assert alive.launch.startup.payload == payload_of("main-2")
+        await alive.prompt(tagged_input(alive.launch.startup), "t7")
+        assert (await alive.intent()).state is IntentState.DELIVERED
+        assert await alive.call("b", "t7") == ALLOWED
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("turn_id", ["t8", "", None])
+async def test_another_turn_is_no_echo(tmp_path, turn_id) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("a")
+        await alive.start()  # the host's word that the process is gone: the files move, and the payload is bound
+        await alive.prompt(tagged_input(alive.launch.startup), "t7")
+        answer = await alive.call("b", turn_id)
+        assert reason_in(answer).startswith("This process did not prove")
+        assert (await alive.intent()).state is IntentState.DELIVERED
+
+
+async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        event = {"hook_event_name": "PreToolUse", "turn_id": "t1", "tool_use_id": "a"}
+        said = {"version": 1, "incarnation_id": alive.launch.incarnation_id, "event": event}
+        spool(tmp_path, json.dumps(said).encode() + b"\n")
+        await alive.pane.detect(moved("main-1", "main-2"))
+        assert await alive.call("a") == ALLOWED  # it ran already
+        assert reason_in(await alive.call("b")).endswith("This one restarts.")
+
+
+async def test_an_unclear_spool_restarts(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        spool(tmp_path, b'{"version": 1, "incarnation_id": "x", "event": {}}\n{"torn')
+        assert reason_in(await alive.call("a")).startswith("It is not known whether a call")
+        letters = await alive.supervisor.dead_letters()
+        assert [letter.reason for letter in letters if letter.reason is not Reason.UNKNOWN_INCARNATION] == []
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.lists(st.integers(), max_size=2)
+FIELDS = ("hook_event_name", "tool_use_id", "turn_id", "prompt")
+
+
+@given(st.lists(st.tuples(st.sampled_from(FIELDS), VALUES), max_size=3))
+def test_a_hostile_event_is_answered_or_is_no_event(tmp_path_factory, spoiled) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    event = {"hook_event_name": "PreToolUse", "tool_use_id": "a", "turn_id": "t", **dict(spoiled)}
+
+    async def one() -> None:
+        async with life(folder) as alive:
+            try:
+                answer = await alive.adapter.on_hook(alive.pane, alive.launch.incarnation_id, event, 0)
+            except ValueError:
+                answer = ALLOWED
+            assert answer == ALLOWED
+
+    trio.run(one)
