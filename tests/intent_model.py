@@ -366,6 +366,7 @@ class PaneModel:
             self.commit()
             return None
         answer = self.start(soft, ordered)
+        self.told_at = len(self.stages) - 1
         self._after()
         return answer
 
@@ -383,7 +384,6 @@ class PaneModel:
             head.bind(RESTART, process.epoch)
         self.now.processes[process.epoch] = process
         self.commit()
-        self.told_at = len(self.stages) - 1
         return ("launched", process.epoch, process.startup)
 
     def _after(self) -> None:
