@@ -377,6 +377,7 @@ def test_on_asyncio_the_same(launcher, tmp_path) -> None:
 
         stubborn, held = new_launch(), launcher("ignores", grace_seconds=600)
         await held.start(stubborn)
+        await asyncio.to_thread(told, tmp_path, stubborn, "ignores")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(held.stop(view_of(stubborn)), 0.05)
         await launcher("ignores").stop(view_of(stubborn))
