@@ -223,6 +223,10 @@ class Actor(ABC):
         running.add(scope)
         if fenced:
             self._fenced.add(scope)
+        if self.ended:
+            # A child that was just being woken when the activation ended: what it starts ends too, or it might wait for
+            # the next activation, which waits for it.
+            scope.cancel()
         self.system.nursery.start_soon(self._child, scope, running, fn, args)
         return scope
 
