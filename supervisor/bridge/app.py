@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 import trio
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fencepost.supervisor import (
@@ -41,7 +41,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.auth import Denied, Identity, identify
-from fencepost.supervisor.bridge.handlers import HANDLERS, Bridge, Call, Gone, NotFound, ToolEndpoint
+from fencepost.supervisor.bridge.handlers import HANDLERS, Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import Listener, Match, match
@@ -135,7 +135,7 @@ class ListenerApp:
             raise NotImplementedError(f"this application serves HTTP, not {scope['type']!a}")
         stopping, request = self._bridge.stopping, _Request(scope, receive, self._bridge.limits)
         cut = stopping.begin()
-        response: JSONResponse | None = None
+        response: Response | None = None
         try:
             with cut:
                 response = await self._respond(request)
@@ -148,13 +148,13 @@ class ListenerApp:
         if response is not None:
             await request.send(response, send)
 
-    async def _respond(self, request: _Request) -> JSONResponse:
+    async def _respond(self, request: _Request) -> Response:
         found = match(self._listener, request.method, request.raw_path)
         if found is None:
             log.debug("%s: no such route: 404", self._listener)
             return _failure(404, "not found")
         try:
-            status, members = await self._serve(request, found)
+            answered = await self._serve(request, found)
         except Gone:
             log.info("%s %s: the client left", self._listener, found.route.name)
             raise
@@ -164,10 +164,11 @@ class ListenerApp:
             level = logging.ERROR if status == 500 else logging.INFO
             log.log(level, "%s %s: %d (%s)", self._listener, found.route.name, status, ascii(error)[:300])
             return _failure(status, detail)
-        log.debug("%s %s: %d", self._listener, found.route.name, status)
-        return _Json(members, status, _HEADERS)
+        response = _response(answered)
+        log.debug("%s %s: %d", self._listener, found.route.name, response.status_code)
+        return response
 
-    async def _serve(self, request: _Request, found: Match) -> tuple[int, Mapping[str, object]]:
+    async def _serve(self, request: _Request, found: Match) -> Answered:
         connection = request.connection
         identity = identify(
             self._listener,
@@ -203,7 +204,7 @@ class ListenerApp:
 
     async def _handle(
         self, request: _Request, found: Match, identity: Identity, hold: Callable[[int], None]
-    ) -> tuple[int, Mapping[str, object]]:
+    ) -> Answered:
         name, members = found.route.name, dict[str, object]()
         if found.route.method in {"POST", "PUT"}:
             body = await request.body(hold)
@@ -279,7 +280,7 @@ class _Request:
         except Gone:
             return
 
-    async def send(self, response: JSONResponse, send: Send) -> None:
+    async def send(self, response: Response, send: Send) -> None:
         """Send the answer within its time, and drain meanwhile what still comes in."""
         scope: dict[str, Any] = {"type": "http"}
         with trio.move_on_after(self._limits.send_seconds):
@@ -287,6 +288,14 @@ class _Request:
                 nursery.start_soon(self.left)
                 await response(scope, self._receive, send)
                 nursery.cancel_scope.cancel()
+
+
+def _response(answered: Answered) -> Response:
+    if isinstance(answered, Response):
+        answered.headers.update(_HEADERS)
+        return answered
+    status, members = answered
+    return _Json(members, status, _HEADERS)
 
 
 def _failure(status: int, detail: str) -> JSONResponse:

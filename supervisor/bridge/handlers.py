@@ -1,7 +1,7 @@
 """What each route does once its caller is known: one function a route, its name the route's.
 
 A handler confirms the caller's identity right before it acts, calls the pane, and answers (status, JSON).  What it
-raises is turned into an answer by `app`.
+raises is turned into an answer by `app`.  One that has no JSON to tell answers with a response of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 
 import trio
 from attrs import Factory, frozen
+from starlette.responses import Response
 
 from fencepost.supervisor import (
     ActorCrashed,
@@ -28,11 +29,12 @@ from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
 
-__all__ = ["HANDLERS", "Bridge", "Call", "Gone", "NotFound", "ToolEndpoint"]
+__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "NotFound", "ToolEndpoint"]
 
 T = TypeVar("T")
 
-Answered: TypeAlias = tuple[int, Mapping[str, object]]
+Answered: TypeAlias = tuple[int, Mapping[str, object]] | Response
+"""A status and the members of a JSON object, or a response of another kind, made whole by its handler."""
 
 
 class ToolEndpoint(Protocol):
