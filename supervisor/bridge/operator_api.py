@@ -102,9 +102,9 @@ _ACTIONS: Final = (
         summary="Record a human's choice for an intent that needs recovery or diverged, and go on with it.",
         claims=(
             "Somebody looked at why the workspace could not be brought onto its base, and chose how to go on.  The"
-            " choice and who made it are recorded, and reconciling goes on as an attempt that is resumed: it probes before it"
-            " changes anything.  A diverged intent that was never bound waits for the next tool call of a process"
-            " that lives or may still live."
+            " choice and who made it are recorded, and reconciling goes on as an attempt that is resumed: it probes"
+            " before it changes anything.  A diverged intent that was never bound waits for the next tool call of a"
+            " process that lives or may still live."
         ),
         does_not_claim=(
             "It does not repair the workspace or change any file by itself, and it does not say that the result is"
@@ -146,8 +146,8 @@ _ACTIONS: Final = (
         ),
         does_not_claim=(
             "It does not say that the agent knows of the change: no delivery is claimed, and nothing is sent to it."
-            "  The files of the workspace stay on the new base, so the agent may go on with a picture of them that is out of"
-            " date.  It cannot be taken back."
+            "  The files of the workspace stay on the new base, so the agent may go on with a picture of them that is"
+            " out of date.  It cannot be taken back."
         ),
         fields=(_INTENT, Field("approval", "Approval", "The one-shot token that the exhausted intent shows.")),
         run=_discard,
