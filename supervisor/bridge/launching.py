@@ -31,20 +31,20 @@ class PaneLauncher:
     """A `Launcher` for every pane of one bridge; runs on trio.
 
     `folder` is kept over restarts: `launcher/` for the notes, `output/` for what processes without a terminal print.
-    `started` is told each incarnation whose process was started, from trio.
     """
 
     command_for: Callable[[Launch], Command]
     book: PaneBook
     seats: Seats
+    links: dict[str, str] = field(repr=False)
+    """The link tokens of this life's starts, by pane."""
     folder: Path
     socket_path: str
     store_url: str
     tmux_server: str = "fencepost"
     grace_seconds: float = 5.0
-    started: Callable[[str, str], None] = lambda _pane_id, _incarnation_id: None
-    links: dict[str, str] = field(factory=dict[str, str], init=False, repr=False)
-    """The link tokens of this life's starts, by pane."""
+    _listeners: tuple[Callable[[str, str], None], ...] = field(default=(), init=False)
+    _started: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
     _child: ChildProcessLauncher = field(init=False)
     _tmux: TmuxLauncher = field(init=False)
 
@@ -72,6 +72,16 @@ class PaneLauncher:
             before_it_runs=self._occupy,
         )
 
+    def listen(self, *listeners: Callable[[str, str], None]) -> None:
+        """Tell these, from trio, the pane and the incarnation of each process that this life starts, or has started.
+
+        An opening runtime starts what it owes at once, before anybody can listen.
+        """
+        self._listeners = listeners
+        for started in listeners:
+            for pane_id, incarnation_id in self._started:
+                started(pane_id, incarnation_id)
+
     # -- the Launcher --
 
     async def start(self, launch: Launch) -> None:
@@ -82,7 +92,10 @@ class PaneLauncher:
         except BaseException:
             self._dismiss(launch.pane_id)
             raise
-        self.started(launch.pane_id, launch.incarnation_id)
+        if not self._listeners:
+            self._started.append((launch.pane_id, launch.incarnation_id))
+        for started in self._listeners:
+            started(launch.pane_id, launch.incarnation_id)
 
     async def stop(self, incarnation: IncarnationView) -> None:
         """See `HeldLauncher.stop`; when it returns, the pane is no member any more."""

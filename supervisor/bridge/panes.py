@@ -126,14 +126,23 @@ class PaneBook:
 
     def put(self, pane_id: str, spec: PaneSpec) -> None:
         """Write down what is started in the pane from now on.  Durable on return."""
-        _id("pane_id", pane_id)
+        self.replace(_id("pane_id", pane_id), spec)
+
+    def replace(self, pane_id: str, spec: PaneSpec | None) -> None:
+        """Put back what was written down before; None: nothing was.  Durable on return."""
         with self._lock:
-            self._specs[pane_id] = spec
+            self._specs.pop(pane_id, None)
+            if spec is not None:
+                self._specs[pane_id] = spec
             self._write()
 
     def learn_session(self, pane_id: str, session_id: str) -> None:
         """A hook told which conversation the pane's process has.  Durable on return."""
         self._change(pane_id, lambda spec: evolve(spec, session_id=session_id))
+
+    def give_prompt(self, pane_id: str, prompt: str) -> None:
+        """The next start says this first.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, prompt=prompt))
 
     def take_prompt(self, pane_id: str) -> str | None:
         """The prompt that is still to be given, for the last time: from now on it counts as given.  Durable on return.

@@ -24,6 +24,7 @@ def _address(_context: click.Context, _option: click.Parameter, text: str) -> tu
 Examples:
   fencepost serve
   fencepost serve --folder /srv/fencepost --operator 127.0.0.1:7410 --fleet 127.0.0.1:7411
+  fencepost serve --head lead --reconcile "rebase-pane --onto-latest"
 """
 )
 @click.option("--folder", type=click.Path(path_type=Path), help="Its private folder [$XDG_STATE_HOME/fencepost].")
@@ -31,6 +32,24 @@ Examples:
 @click.option("--operator", metavar="ADDRESS:PORT", default="127.0.0.1:0", callback=_address, help="Loopback only.")
 @click.option("--fleet", metavar="ADDRESS:PORT", default="127.0.0.1:0", callback=_address, help="For link tokens.")
 @click.option("--head", metavar="PANE", help="The pane whose mailbox is the head seat's.")
+@click.option("--reconcile", metavar="COMMAND", help="The program that moves a pane's files [none: a notice only].")
+@click.option(
+    "--reconcile-timeout", metavar="SECONDS", type=click.FloatRange(1, 86_400), default=600.0, help="For one attempt."
+)
+@click.option("--tmux-server", metavar="NAME", default="fencepost", help="The private tmux server of its panes.")
+@click.option(
+    "--hook-deadline", metavar="SECONDS", type=click.IntRange(1, 600), default=15, help="By when a hook has decided."
+)
+@click.option(
+    "--stop-grace", metavar="SECONDS", type=click.FloatRange(0, 60), default=5.0, help="Between SIGTERM and SIGKILL."
+)
+@click.option(
+    "--head-reply",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 86_400),
+    default=120.0,
+    help="How long the head's reply to a pane's message is waited for.",
+)
 @click.option(
     "--grace", metavar="SECONDS", type=click.FloatRange(0, 3_600), default=5.0, help="For requests, at the end."
 )
@@ -40,6 +59,12 @@ def serve(
     operator: tuple[str, int],
     fleet: tuple[str, int],
     head: str | None,
+    reconcile: str | None,
+    reconcile_timeout: float,
+    tmux_server: str,
+    hook_deadline: int,
+    stop_grace: float,
+    head_reply: float,
     grace: float,
 ) -> None:
     """Serve the reference bridge until SIGTERM or SIGINT.
@@ -50,6 +75,7 @@ def serve(
     """
     try:
         from fencepost.supervisor.bridge import command
+        from fencepost.supervisor.bridge.program import Harnesses
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("fencepost"):
             raise
@@ -61,6 +87,14 @@ def serve(
         fleet=fleet,
         head_pane=head,
         grace_seconds=grace,
+        harnesses=Harnesses(
+            reconcile=reconcile,
+            reconcile_seconds=reconcile_timeout,
+            tmux_server=tmux_server,
+            hook_deadline_seconds=hook_deadline,
+            stop_seconds=stop_grace,
+            head_reply_seconds=head_reply,
+        ),
     )
     status = command.run(settings, say, lambda text: click.echo(f"Error: {shown(text)}", err=True))
     click.get_current_context().exit(status)
