@@ -36,6 +36,7 @@ __all__ = [
     "Fleet",
     "IncarnationLine",
     "IntentLine",
+    "Look",
     "PaneLine",
     "Standing",
     "fleet",
@@ -149,7 +150,7 @@ def fleet(reader: StoreReader, quarantined: Collection[str] = (), *, panes_max: 
     `quarantined` are addresses as `RuntimeStatus.quarantined` has them.  Raises `StoreFault`.
     """
     with reader.snapshot():
-        look = _Look(reader)
+        look = Look(reader)
         fencing: list[DeliveryRecord | FenceRecord] = [*look.select(Query(DeliveryRecord, {"resolved_at": None}))]
         fencing += look.select(Query(FenceRecord))
         names = sorted({*reader.pane_ids(), *(row.pane_id for row in fencing)})
@@ -163,7 +164,7 @@ def fleet(reader: StoreReader, quarantined: Collection[str] = (), *, panes_max: 
 
 def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = ()) -> PaneLine:
     """Look at one pane, which need not exist; call it within a snapshot.  Raises `StoreFault`."""
-    look, pane = _Look(reader), {"pane_id": pane_id}
+    look, pane = Look(reader), {"pane_id": pane_id}
     latest = look.first(Query(IncarnationRecord, pane, order_by=("epoch",), descending=True, limit=1))
     unresolved = {**pane, "state": _UNRESOLVED}
     head = look.first(Query(IntentRecord, unresolved, order_by=("seq",), limit=1), IntentRecord.require_intact)
@@ -187,7 +188,7 @@ def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = 
     )
 
 
-class _Look:
+class Look:
     """Reads, and keeps what is damaged apart."""
 
     def __init__(self, reader: StoreReader) -> None:
@@ -195,6 +196,7 @@ class _Look:
         self.damage: list[str] = []
 
     def select(self, query: Query[R]) -> list[R]:
+        """The rows, or none where one of them is damaged."""
         try:
             return self._reader.select(query)
         except CorruptRecord as error:
@@ -202,6 +204,7 @@ class _Look:
             return []
 
     def first(self, query: Query[R], proved: Callable[[R], object] = lambda _: None) -> R | None:
+        """The first row; what `proved` raises of it is damage as well."""
         found = self.select(query)
         if not found:
             return None
@@ -246,7 +249,7 @@ def _owed(head: IntentRecord, latest: IncarnationRecord | None) -> IntentLine:
         state=head.state,
         exhausted=head.exhausted_at is not None,
         needs_a_person=needs_a_person(head),
-        why=why_it_waits(head, latest, head) or "",
+        why=why_it_waits(head, latest, head.intent_id) or "",
         detected_at=head.detected_at,
     )
 
@@ -264,7 +267,7 @@ def _batch(reader: StoreReader, batch: BatchRecord) -> BatchLine:
     )
 
 
-def _deliveries(look: _Look, pane_id: str) -> list[DeliveryLine]:
+def _deliveries(look: Look, pane_id: str) -> list[DeliveryLine]:
     found = [
         DeliveryLine(
             delivery_id=row.delivery_id,

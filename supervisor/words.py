@@ -48,17 +48,17 @@ def needs_a_person(intent: IntentRecord) -> bool:
     }
 
 
-def why_it_waits(intent: IntentRecord, latest: IncarnationRecord | None, head: IntentRecord) -> str | None:
+def why_it_waits(intent: IntentRecord, latest: IncarnationRecord | None, head_id: str | None) -> str | None:
     """What has to happen next for an intent; None if it is over.
 
-    `latest` is the pane's latest incarnation, `head` its oldest unresolved intent.
+    `latest` is the pane's latest incarnation, `head_id` its oldest unresolved intent, where that is known.
     """
     if intent.resolved:
         return None
     if intent.exhausted_at is not None:
         return "every permitted start with its payload failed: a person must rearm or discard it"
-    if intent.intent_id != head.intent_id:
-        return f"waits for intent {head.intent_id}, which comes first"
+    if head_id not in {None, intent.intent_id}:
+        return f"waits for intent {head_id}, which comes first"
     live = latest is not None and latest.live
     reason = f": {intent.reason}" if intent.reason else ""
     match intent.state:

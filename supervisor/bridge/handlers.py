@@ -26,6 +26,7 @@ from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter, Delivered
 from fencepost.supervisor.bridge.auth import Identity
 from fencepost.supervisor.bridge.limits import Limits, Stopping
+from fencepost.supervisor.bridge.operator_handlers import OPERATOR_HANDLERS
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
 
@@ -315,20 +316,23 @@ async def openapi(call: Call) -> Answered:
 
 
 HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
-    handler.__name__: handler
-    for handler in (
-        poll,
-        acknowledge,
-        hook,
-        binding,
-        message,
-        receipt,
-        tools,
-        head_poll,
-        head_acknowledge,
-        head_reply,
-        admit,
-        dismiss,
-        openapi,
-    )
+    **{
+        handler.__name__: handler
+        for handler in (
+            poll,
+            acknowledge,
+            hook,
+            binding,
+            message,
+            receipt,
+            tools,
+            head_poll,
+            head_acknowledge,
+            head_reply,
+            admit,
+            dismiss,
+            openapi,
+        )
+    },
+    **OPERATOR_HANDLERS,
 }
