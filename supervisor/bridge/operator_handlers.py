@@ -83,9 +83,10 @@ async def operator_pane(call: Call) -> Answered:
         with call.bridge.supervisor.reader() as reader:
             return pane_history(reader, pane_id, runtime.quarantined)
 
-    found = await _in_words(call, lambda: trio.to_thread.run_sync(look))
-    if not isinstance(found, PaneHistory):
-        return found
+    try:
+        found = await trio.to_thread.run_sync(look)
+    except StoreFault as error:  # of this reading alone: the runtime tells of its own
+        return _failed(503, error)
     if not found.is_known:
         return 404, _error("nothing is stored of this pane")
     return 200, {"version": wire.VERSION, **asdict(found)}
@@ -98,7 +99,7 @@ async def detect(call: Call) -> Answered:
     """`POST operator/panes/{pane}/transitions`: a base moved."""
     supervisor, pane, members = call.bridge.supervisor, call.pane, wire.versioned(call.members)
     kind = members.get("kind")
-    if kind not in {one.value for one in TransitionKind}:
+    if not isinstance(kind, str) or kind not in {one.value for one in TransitionKind}:
         raise wire.Malformed(f"kind must be {' or '.join(one.value for one in TransitionKind)}")
     from_base, to_base = wire.id_of(members, "from_base"), wire.id_of(members, "to_base")
     operations = wire.id_of(members, "classification_op"), wire.id_of(members, "trigger_op")
