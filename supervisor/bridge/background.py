@@ -53,7 +53,7 @@ def ensure_served(folder: Path, options: Sequence[str] = ()) -> bool:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     endpoints, log = folder / "endpoints.json", folder / "bridge.log"
     before = _seen(endpoints)
-    with log.open("ab", opener=_private) as said:
+    with open(log, "ab", opener=_private) as said:
         begun = said.tell()
         bridge = subprocess.Popen(  # noqa: S603 - this very program
             [sys.executable, "-P", "-c", _PROGRAM, "serve", "--folder", str(folder), *options],
