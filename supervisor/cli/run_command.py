@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import click
 
-from fencepost.supervisor.cli.output import Failed, on_terminal, say, shown
-from fencepost.supervisor.cli.reading import default_folder
+from fencepost.supervisor.bridge.client import Members
+from fencepost.supervisor.cli.operator_commands import asking, operator_of
+from fencepost.supervisor.cli.output import JSON, Failed, on_terminal, say, say_json, shown
+from fencepost.supervisor.cli.reading import FOLDER, default_folder
 
 __all__ = ["run"]
 
 _START_SECONDS: Final = 120.0
 """What the start of a process may take: an old one is stopped first, and a reconciliation may come before it."""
-REFUSED: Final = 1
 
 
 def _environment() -> dict[str, str]:
@@ -39,7 +39,7 @@ Examples:
 """,
 )
 @click.option("--pane", required=True, metavar="NAME", help="The pane; the name is yours to choose.")
-@click.option("--folder", type=click.Path(path_type=Path), help="The bridge's folder [$XDG_STATE_HOME/fencepost].")
+@FOLDER
 @click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
 @click.option("--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex.")
 @click.option("--session", metavar="ID", help="The conversation to go on with.")
@@ -54,7 +54,7 @@ Examples:
     help="Start again when it ends by itself: if an intent is owed to its agent (default), always, or never.",
 )
 @click.option("--serve/--no-serve", default=True, help="Start a bridge in the background if none serves the folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and do not look at the pane.")
+@JSON
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run(
     *,
@@ -78,7 +78,8 @@ def run(
     this shell's environment (which is kept in the bridge's private folder).  Without one, this looks at what lives in
     the pane, or starts again what ran there.  Leave tmux with its own key (C-b d); the agent goes on.
 
-    Exit status: 0; 1 if the bridge refuses, and says why; 2 for wrong usage and where no bridge can be had.
+    Exit status: 0; 1 if it cannot be started, and why; 2 for wrong usage and where no bridge can be had.  With --json
+    it prints what the bridge answered, and does not look at the pane.
     """
     where = (folder or default_folder()).absolute()
     if serve:
@@ -97,7 +98,7 @@ def run(
         }
     started = _started(where, pane, members, look_first=not program and not replace and prompt is None)
     if as_json:
-        say(json.dumps(started))
+        say_json(started)
         return
     _tell(where, pane, started)
     attach = started.get("attach")
@@ -121,25 +122,17 @@ def _ensure_served(folder: Path) -> None:
         raise Failed(error) from error
 
 
-def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> dict[str, Any]:
-    from fencepost.supervisor.bridge.client import ClientError, Operator, RequestRejected
-
-    operator, path = Operator(folder), f"operator/panes/{quote(pane, safe='')}/process"
-    try:
+def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:
+    operator, path = operator_of(folder), f"operator/panes/{quote(pane, safe='')}/process"
+    with asking():
         if look_first:
             found = operator.request("GET", path)
-            if found.get("pid") is not None:
+            if found["pid"] is not None:
                 return found
         return operator.request("PUT", path, members, seconds=_START_SECONDS)
-    except RequestRejected as refused:
-        click.echo(f"Error: {shown(refused)}", err=True)
-        click.get_current_context().exit(REFUSED)
-    except ClientError as error:
-        raise Failed(error) from error
-    raise AssertionError  # `exit` does not return
 
 
-def _tell(folder: Path, pane: str, started: Mapping[str, Any]) -> None:
+def _tell(folder: Path, pane: str, started: Members) -> None:
     from fencepost.supervisor.bridge.launching import output_path
 
     say(f"pane {shown(pane)}: incarnation {shown(started.get('incarnation_id'))}")
