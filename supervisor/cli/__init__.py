@@ -97,6 +97,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     *operator_commands.COMMANDS,
     serve_command.serve,
     run_command.run,
+    run_command.stop,
     hook_command.hook_settings,
 )
 """In the order in which the help shows them."""

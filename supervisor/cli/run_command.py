@@ -1,4 +1,4 @@
-"""`fencepost run`: an agent in a pane, under a bridge, from one line."""
+"""`fencepost run` and `fencepost stop`: an agent in a pane, under a bridge, from one line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from fencepost.supervisor.cli.operator_commands import asking, operator_of
 from fencepost.supervisor.cli.output import JSON, Failed, on_terminal, say, say_json, shown
 from fencepost.supervisor.cli.reading import FOLDER, default_folder
 
-__all__ = ["run"]
+__all__ = ["run", "stop"]
 
 _START_SECONDS: Final = 120.0
 """What the start of a process may take: an old one is stopped first, and a reconciliation may come before it."""
+
+
+def _pane_id(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if not (1 <= len(text) <= 256 and text.isascii() and text.isprintable()):
+        raise click.BadParameter("it must be printable ASCII of 1 to 256 characters")
+    return text
 
 
 def _environment() -> dict[str, str]:
@@ -38,7 +44,7 @@ Examples:
   fencepost run --pane right --detach -- codex
 """,
 )
-@click.option("--pane", required=True, metavar="NAME", help="The pane; the name is yours to choose.")
+@click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane; the name is yours to choose.")
 @FOLDER
 @click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
 @click.option("--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex.")
@@ -106,6 +112,33 @@ def run(
         _look(attach)
 
 
+@click.command(
+    epilog="""\b
+Example:
+  fencepost stop --pane left
+"""
+)
+@click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane.")
+@FOLDER
+@JSON
+def stop(*, pane: str, folder: Path | None, as_json: bool) -> None:
+    """End the process that lives in a pane, with all it started, and start none in its place.
+
+    What is owed to its agent stays owed; `fencepost run` starts it again, in the conversation it had.  Exit status: 0,
+    also if nothing lives there; 1 if it does not end, and the pane is then conflicted; 2 where no bridge serves.
+    """
+    with asking():
+        said = operator_of(folder).request("DELETE", _process_of(pane), seconds=_START_SECONDS)
+    if as_json:
+        say_json(said)
+    else:
+        say(f"pane {shown(pane)}: {'ended' if said['ended'] else 'nothing lived there'}")
+
+
+def _process_of(pane: str) -> str:
+    return f"operator/panes/{quote(pane, safe='')}/process"
+
+
 def _ensure_served(folder: Path) -> None:
     try:
         from fencepost.supervisor.bridge import app as _needed
@@ -123,7 +156,7 @@ def _ensure_served(folder: Path) -> None:
 
 
 def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:
-    operator, path = operator_of(folder), f"operator/panes/{quote(pane, safe='')}/process"
+    operator, path = operator_of(folder), _process_of(pane)
     with asking():
         if look_first:
             found = operator.request("GET", path)
