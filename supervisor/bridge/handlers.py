@@ -28,6 +28,7 @@ from fencepost.supervisor.bridge.auth import Identity
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
+from fencepost.supervisor.bridge.telemetry.observer import Observer
 
 __all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "NotFound", "ToolEndpoint"]
 
@@ -60,6 +61,8 @@ class Bridge:
     tools: ToolEndpoint | None = None
     limits: Limits = Factory(Limits)
     stopping: Stopping = Factory(Stopping)
+    telemetry: Observer = Factory(Observer)
+    """Is told of requests and hooks."""
 
 
 class NotFound(LookupError):  # noqa: N818 - the answer 404
@@ -206,9 +209,12 @@ async def hook(call: Call) -> Answered:
     if adapter is None:
         raise wire.Malformed("no adapter for this harness")
     wait_seconds = min(asked.wait_seconds, call.bridge.limits.hook_seconds_max)
-    said = await call.unless_gone(lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds))
-    if said is None:
-        raise TypeError("the adapter did not answer")
+    with call.bridge.telemetry.hook(call.pane.pane_id, asked) as hook:
+        said = hook.answer = await call.unless_gone(
+            lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds)
+        )
+        if said is None:
+            raise TypeError("the adapter did not answer")
     return 200, wire.hook_answer(said)
 
 
@@ -314,6 +320,16 @@ async def openapi(call: Call) -> Answered:
     return 200, document(call.bridge.limits)
 
 
+async def metrics(call: Call) -> Answered:
+    """`GET metrics`."""
+    from fencepost.supervisor.bridge.telemetry.metrics import CONTENT_TYPE
+
+    text = await call.bridge.telemetry.exposition(call.bridge.supervisor)
+    if text is None:
+        raise NotFound("no metrics are kept here")
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
 HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
     handler.__name__: handler
     for handler in (
@@ -330,5 +346,6 @@ HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
         admit,
         dismiss,
         openapi,
+        metrics,
     )
 }

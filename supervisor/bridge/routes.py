@@ -148,6 +148,7 @@ ROUTES: Final = (
         (200,),
     ),
     Route("openapi", "GET", "openapi.json", _OPERATOR, "This document.", (200,)),
+    Route("metrics", "GET", "metrics", _OPERATOR, "The bridge's numbers, as Prometheus reads them.", (200,)),
 )
 
 
