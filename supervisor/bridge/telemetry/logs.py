@@ -39,7 +39,8 @@ TEXT_MAX: Final = 2_000
 """Characters of a message or of a field; a traceback may have ten times as many."""
 _LINES_MAX: Final = 10_000
 _CLOSE_SECONDS: Final = 2.0
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._:/@%+-]{1,256}")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._/@%+-]{1,256}")
+"""Stands for itself in text; whatever else is quoted, a colon too, so the first one outside of quotes ends the fields."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
