@@ -7,9 +7,9 @@ A record's fields are what its call gave as `extra`, over those that `about` bou
 ASCII whatever is in the record, so nobody's text can end it, begin another, or move a terminal's cursor; and in text
 the fields stand before the message, so a message cannot pretend to be one.
 
-Records are made into lines where they arise, and written by a thread.  Lines wait for it in bounded number: when
-whoever reads the log is slower than that, or not there, the newest are dropped and counted, and the next line that is
-written is behind one that says how many.
+Records are made into lines where they arise, and written by a thread a moment later.  Lines wait for it in bounded
+number: when whoever reads the log is slower than that, or not there, the newest are dropped and counted, and behind
+those that were queued a line says how many.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import json
 import logging
 import math
 import os
-import queue
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,8 +39,10 @@ TEXT_MAX: Final = 2_000
 """Characters of a message or of a field; a traceback may have ten times as many."""
 _LINES_MAX: Final = 10_000
 _CLOSE_SECONDS: Final = 2.0
+_LINGER_SECONDS: Final = 0.02
+"""How long the thread lets lines gather: waking it for each would cost the others more than making the line."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/@%+-]{1,256}")
-"""Stands for itself in text; whatever else is quoted, a colon too, so the first one outside of quotes ends the fields."""
+"""Stands for itself in text; all else is quoted, a colon too, so the first one outside of quotes ends the fields."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -161,38 +163,48 @@ class LineHandler(logging.Handler):
         self.setFormatter(formatter)
         self.dropped = 0
         self._write = write
-        self._lines: queue.Queue[str | None] = queue.Queue(lines_max)
+        self._lines_max = lines_max
+        self._lines: deque[str] = deque()
+        self._news, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="fencepost-log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue the record's line, or count it as dropped."""
         try:
-            self._lines.put_nowait(self.format(record))
+            line = self.format(record)
         except Exception:  # noqa: BLE001 - a record that cannot be shown must not fail whoever logged it
             self.dropped += 1
+            return
+        if len(self._lines) >= self._lines_max:
+            self.dropped += 1
+            return
+        self._lines.append(line)
+        if not self._news.is_set():
+            self._news.set()
 
     def close(self) -> None:
         """Write what is queued, within a bounded time; a reader that does not read keeps nobody."""
-        try:
-            self._lines.put(None, timeout=_CLOSE_SECONDS)
-        except queue.Full:
-            pass
-        else:
-            self._thread.join(_CLOSE_SECONDS)
+        self._closing.set()
+        self._news.set()
+        self._thread.join(_CLOSE_SECONDS)
         super().close()
 
     def _write_all(self) -> None:
         told = 0
-        while (line := self._lines.get()) is not None:
-            dropped = self.dropped
-            if dropped > told:
-                line = f"{self._about_dropped(dropped - told)}\n{line}"
+        while not self._closing.is_set() or self._lines:
+            self._news.wait()
+            self._closing.wait(_LINGER_SECONDS)
+            self._news.clear()  # before they are taken: who adds one behind them sets it again
+            dropped, count = self.dropped, len(self._lines)
+            lines = [self._lines.popleft() for _ in range(count)]
+            if dropped > told:  # they came when these were queued
+                lines.append(self._about_dropped(dropped - told))
             try:
-                self._write(f"{line}\n".encode("ascii", "backslashreplace"))
+                self._write("".join(f"{line}\n" for line in lines).encode("ascii", "backslashreplace"))
                 told = dropped
             except (OSError, ValueError):  # a full disk, a reader that left, a closed stream
-                self.dropped += 1
+                self.dropped += count
 
     def _about_dropped(self, count: int) -> str:
         message = "records were dropped: the log is not read fast enough"

@@ -17,6 +17,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+import trio
 from attrs import Factory, define
 
 from fencepost.supervisor import Allow, BlockGeneric, BlockPayload, BlockRestart
@@ -135,6 +136,14 @@ class Observer:
             hook.seconds = perf_counter() - hook.began
             with _QUIETLY:
                 self._decided(hook)
+
+    async def follow(
+        self,
+        supervisor: Supervisor,  # noqa: ARG002 - what a subclass follows
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Follow the runtime until it closes or fails; this one does not."""
+        task_status.started()
 
     async def exposition(self, supervisor: Supervisor) -> bytes | None:  # noqa: ARG002 - what a subclass reads
         """What `GET metrics` answers; None: no metrics are kept."""
