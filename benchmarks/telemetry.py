@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fencepost.supervisor import Allow, ModelTurn, ToolBoundary, open_supervisor
+from fencepost.supervisor import Allow, Capabilities, ModelTurn, ToolBoundary, open_supervisor
 from fencepost.supervisor.bridge.adapters.answers import answer_of
 from fencepost.supervisor.bridge.app import ListenerApp
 from fencepost.supervisor.bridge.handlers import Bridge
@@ -55,6 +55,9 @@ class Deciding:
     """Answers by itself, or as the pane decides."""
 
     harness = "plain"
+
+    def capabilities(self, version):
+        return Capabilities()
 
     async def on_hook(self, pane, incarnation_id, event, wait_seconds):
         boundary = ToolBoundary(incarnation_id, ModelTurn("turn-1", 1), "batch-1")

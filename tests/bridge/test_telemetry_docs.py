@@ -63,6 +63,7 @@ def test_the_levels_of_events_are_those_of_the_code():
 
 def test_the_ids_the_spans_and_the_bounds_are_those_of_the_code():
     sentence = re.search(r"its id as a field: (.*?)\. What", TEXT, re.DOTALL)
+    assert sentence is not None
     assert tuple(names_in(sentence[1])) == kinds._IDS
     made = {story.name for story in spans._STORIES} | {"fencepost.hook"}
     assert {names_in(row[0])[0] for row in rows_of("span")} == made

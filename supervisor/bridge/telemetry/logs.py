@@ -23,7 +23,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO, TypeAlias
@@ -114,7 +114,7 @@ class JsonLine(_Line):
             "logger": record.name,
             "message": _cut(record.getMessage(), TEXT_MAX),
         }
-        return _ascii({**self.fields(record), **head})
+        return _ascii({**head, **self.fields(record), **head})  # the head is first, and it is what it is
 
 
 class TextLine(_Line):
@@ -184,7 +184,9 @@ class LineHandler(logging.Handler):
             self._news.set()
 
     def close(self) -> None:
-        """Write what is queued, within a bounded time; a reader that does not read keeps nobody."""
+        """Write what is queued, within a bounded time; a reader that does not read keeps nobody, and no second time."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._news.set()
         self._thread.join(_CLOSE_SECONDS)
@@ -204,7 +206,8 @@ class LineHandler(logging.Handler):
                 self._write("".join(f"{line}\n" for line in lines).encode("ascii", "backslashreplace"))
                 told = dropped
             except (OSError, ValueError):  # a full disk, a reader that left, a closed stream
-                self.dropped += count
+                with self.lock or nullcontext():
+                    self.dropped += count
 
     def _about_dropped(self, count: int) -> str:
         message = "records were dropped: the log is not read fast enough"
