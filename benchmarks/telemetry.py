@@ -14,11 +14,12 @@ import json
 import logging
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
 from typing import Any, Final
+from unittest.mock import patch
 
 import trio
 from attrs import evolve
@@ -26,7 +27,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fencepost.supervisor import Allow, Capabilities, ModelTurn, ToolBoundary, open_supervisor
+from fencepost.supervisor import Allow, Capabilities, ModelTurn, Pane, ToolBoundary, open_supervisor
+from fencepost.supervisor.bridge.adapters import HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import answer_of
 from fencepost.supervisor.bridge.app import ListenerApp
 from fencepost.supervisor.bridge.handlers import Bridge
@@ -35,6 +37,7 @@ from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.telemetry.logs import logging_to
 from fencepost.supervisor.bridge.telemetry.observer import Hook, Observer, Request
 from fencepost.supervisor.bridge.telemetry.telemetry import Telemetry
+from fencepost.supervisor.bridge.wire import HookEvent
 
 TOKEN: Final = "t" * 43
 EACH: Final = 300
@@ -47,7 +50,7 @@ class Blind(Observer):
         pass
 
     @contextmanager
-    def hook(self, pane_id, asked) -> Iterator[Hook]:
+    def hook(self, pane_id: str, asked: HookEvent) -> Generator[Hook]:
         yield Hook(pane_id, asked.incarnation_id, asked.harness)
 
 
@@ -56,10 +59,12 @@ class Deciding:
 
     harness = "plain"
 
-    def capabilities(self, version):
+    def capabilities(self, version: str | None) -> Capabilities:  # noqa: ARG002 - no version proves anything
         return Capabilities()
 
-    async def on_hook(self, pane, incarnation_id, event, wait_seconds):
+    async def on_hook(
+        self, pane: Pane, incarnation_id: str, event: Mapping[str, object], wait_seconds: float
+    ) -> HookAnswer:
         boundary = ToolBoundary(incarnation_id, ModelTurn("turn-1", 1), "batch-1")
         decision = await pane.pre_tool_use(boundary, wait_seconds) if "ask" in event else Allow()
         return answer_of(decision, boundary, verbatim=True)
@@ -68,8 +73,9 @@ class Deciding:
 def observers() -> dict[str, Observer]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter()))
-    without = Telemetry()
-    without._tracing = None  # noqa: SLF001 - as if the API were not there
+    name = "fencepost.supervisor.bridge.telemetry.telemetry.tracing"
+    with patch(name, return_value=None):  # as if the API were not there
+        without = Telemetry()
     return {
         "unobserved": Blind(),
         "logs": Observer(),
