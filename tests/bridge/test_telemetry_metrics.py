@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from functools import partial
 
 import httpx
@@ -16,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fencepost.supervisor import Chaos, DeadLetter, Event, Reason, StoreFault
 from fencepost.supervisor.bridge.routes import ROUTES, Listener
 from fencepost.supervisor.bridge.telemetry.kinds import KINDS, REASONS, UNRESOLVED
-from fencepost.supervisor.bridge.telemetry.observer import DECISIONS
+from fencepost.supervisor.bridge.telemetry.metrics import HOOK_BUCKETS, Metrics, Now
+from fencepost.supervisor.bridge.telemetry.observer import DECISIONS, Hook
 from fencepost.supervisor.bridge.telemetry.telemetry import Telemetry
 
 EVIL = 'evil"\\\n} 1\nforged_total 1'
@@ -64,6 +68,21 @@ async def test_nothing_of_it_is_global_and_two_bridges_count_apart():
         assert ((await one.samples())[launched], launched in await other.samples()) == (1, False)
     names = prometheus_client.REGISTRY._names_to_collectors
     assert not [name for name in names if name.startswith("fencepost")]
+
+
+def test_an_environment_that_makes_files_of_the_librarys_counters_changes_nothing(tmp_path):
+    program = """
+from fencepost.supervisor.bridge.telemetry.metrics import Metrics, Now
+from fencepost.supervisor.bridge.telemetry.observer import Hook
+metrics = Metrics()
+metrics.hook(Hook("p", "i", "plain"))
+print(metrics.exposition(Now(status=None, intents={}, following=True, log_dropped=0)).decode())
+"""
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path / "not there")}
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert samples_in(ran.stdout)["fencepost_hook_seconds_count",] == 1
 
 
 # -- requests and hooks ------------------------------------------------------------------------------------------------
@@ -147,6 +166,16 @@ async def leave_a_hook(here):
         return {"type": "http.disconnect"}
 
     await here.there.app(Listener.OPERATOR)(scope, receive, None)
+
+
+@pytest.mark.parametrize(("seconds", "bucket"), [(0, 0), (0.001, 0), (0.0011, 1), (60, 14), (60.1, 15), (1e9, 15)])
+def test_a_bucket_takes_what_is_at_most_its_bound(seconds, bucket):
+    metrics = Metrics()
+    metrics.hook(Hook("p", "i", "plain", seconds=seconds))
+    samples = samples_in(metrics.exposition(Now(status=None, intents={}, following=True, log_dropped=0)).decode())
+    taken = [samples["fencepost_hook_seconds_bucket", str(bound)] for bound in (*HOOK_BUCKETS, "+Inf")]
+    assert taken == [0] * bucket + [1] * (16 - bucket)
+    assert samples["fencepost_hook_seconds_sum",] == seconds
 
 
 async def test_an_adapter_that_does_not_say_is_known_by_what_is_to_be_reported():

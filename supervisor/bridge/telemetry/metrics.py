@@ -7,13 +7,17 @@ at the moment they are read, and are left out where that cannot be had.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter as Counts
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Final
 
 from attrs import frozen
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from fencepost.supervisor import DeadLetter, Event, RuntimeStatus
 from fencepost.supervisor.bridge.telemetry.kinds import UNRESOLVED, kind_label, reason_label
@@ -36,51 +40,50 @@ _GAUGES: Final = (
 
 
 class Metrics:
-    """All metrics of one bridge."""
+    """All metrics of one bridge.  Counted and read in its one thread, so nothing here is locked."""
 
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
-        self._events = Counter("fencepost_events", "The runtime's events, by kind.", ["kind"], registry=registry)
-        self._requests = Counter(
-            "fencepost_requests", "Requests that ended.", ["listener", "route", "status"], registry=registry
-        )
-        self._decisions = Counter("fencepost_hook_decisions", "Hook events.", ["decision"], registry=registry)
-        self._hook_seconds = Histogram(
-            "fencepost_hook_seconds",
-            "How long hook events took to decide.",
-            buckets=HOOK_BUCKETS,
-            registry=registry,
-        )
-        self._refused = Counter(
-            "fencepost_refused_calls", "Refused and fenced calls, by reason.", ["reason"], registry=registry
-        )
-        self._launches = Counter(
-            "fencepost_process_launches", "Processes launched, by what they begin with.", ["startup"], registry=registry
-        )
-        self._ends = Counter("fencepost_process_ends", "Processes retired.", registry=registry)
+        self._events = _Counts("fencepost_events", "The runtime's events, by kind.", "kind")
+        self._requests = _Counts("fencepost_requests", "Requests that ended.", "listener", "route", "status")
+        self._decisions = _Counts("fencepost_hook_decisions", "Hook events, by what came of them.", "decision")
+        self._hook_seconds = _Seconds("fencepost_hook_seconds", "How long hook events took to decide.")
+        self._refused = _Counts("fencepost_refused_calls", "Refused and fenced calls, by reason.", "reason")
+        self._launches = _Counts("fencepost_process_launches", "Processes, by what they begin with.", "startup")
+        self._ends = _Counts("fencepost_process_ends", "Processes retired.")
+        self._registry = CollectorRegistry()
         self._gauges = _Gauges()
-        registry.register(self._gauges)
+        for collector in (
+            self._events,
+            self._requests,
+            self._decisions,
+            self._hook_seconds,
+            self._refused,
+            self._launches,
+            self._ends,
+            self._gauges,
+        ):
+            self._registry.register(collector)
 
     def event(self, event: Event) -> None:
         """Count an event of the runtime."""
-        self._events.labels(kind_label(event.kind)).inc()
+        self._events.add(kind_label(event.kind))
         if event.kind == "incarnation.launched":
-            self._launches.labels("plain" if event.data.get("intent_id") is None else "payload").inc()
+            self._launches.add("plain" if event.data.get("intent_id") is None else "payload")
         elif event.kind == "incarnation.retired":
-            self._ends.inc()
+            self._ends.add()
 
     def dead_letter(self, letter: DeadLetter) -> None:
         """Count a refused or fenced call."""
-        self._refused.labels(reason_label(letter.reason)).inc()
+        self._refused.add(reason_label(letter.reason))
 
     def request(self, request: Request, status: int | None) -> None:
         """Count a request that ended."""
-        self._requests.labels(request.listener, request.route, LEFT if status is None else str(status)).inc()
+        self._requests.add(request.listener, request.route, LEFT if status is None else str(status))
 
     def hook(self, hook: Hook) -> None:
         """Count a hook event, and the seconds it took."""
-        self._decisions.labels(hook.decision).inc()
-        self._hook_seconds.observe(hook.seconds)
+        self._decisions.add(hook.decision)
+        self._hook_seconds.add(hook.seconds)
 
     def exposition(self, now: Now) -> bytes:
         """Every metric as text, the gauges as of `now`."""
@@ -101,6 +104,45 @@ class Now:
     log_dropped: int
 
 
+class _Counts(Collector):
+    """A counter.  The library's own would be files where the environment says so, for the whole process."""
+
+    def __init__(self, name: str, documentation: str, *labels: str) -> None:
+        self._name, self._documentation, self._labels = name, documentation, labels
+        self._counts: Counts[tuple[str, ...]] = Counts() if labels else Counts({(): 0})
+
+    def add(self, *values: str) -> None:
+        """Count one; `values` are those of the labels."""
+        self._counts[values] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)
+        for values, count in self._counts.items():
+            family.add_metric(values, count)
+        yield family
+
+
+class _Seconds(Collector):
+    """A histogram of durations."""
+
+    def __init__(self, name: str, documentation: str) -> None:
+        self._name, self._documentation = name, documentation
+        self._counts = [0] * (len(HOOK_BUCKETS) + 1)
+        self._sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one; a bucket takes what is at most its bound."""
+        self._counts[bisect_left(HOOK_BUCKETS, seconds)] += 1
+        self._sum += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        bounds = [*map(floatToGoString, HOOK_BUCKETS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=self._sum)
+
+
 class _Gauges(Collector):
     """Shows what it was handed last."""
 
@@ -108,6 +150,7 @@ class _Gauges(Collector):
         self.families: tuple[Metric, ...] = ()
 
     def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
         yield from self.families
 
 
