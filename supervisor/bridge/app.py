@@ -107,9 +107,9 @@ def create_app(
         operator_token,
         head_pane,
         tools,
-        limits or Limits(),
-        stopping or Stopping(),
-        telemetry or Observer(),
+        limits=limits or Limits(),
+        stopping=stopping or Stopping(),
+        telemetry=telemetry or Observer(),
     )
     return ListenerApp(bridge, listener)
 
