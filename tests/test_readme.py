@@ -117,7 +117,7 @@ def test_every_example_is_shown_somewhere() -> None:
 
 
 def test_the_claims_shown_are_the_demos() -> None:
-    story = (ROOT / "examples" / "demo" / "story.py").read_text(encoding="utf-8")
+    story = (ROOT / "supervisor" / "demo" / "story.py").read_text(encoding="utf-8")
     claims = re.findall(r"^    ok \| ([^|]+) \|", text_of(README), re.MULTILINE)
     assert claims
     assert all(f'"{claim}"' in story for claim in claims)

@@ -20,6 +20,7 @@ import click
 
 from fencepost.mailbox.stores.store import SCHEMES
 from fencepost.supervisor.cli import (
+    demo_command,
     events_command,
     hook_command,
     operator_commands,
@@ -96,6 +97,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     *operator_commands.COMMANDS,
     serve_command.serve,
     hook_command.hook_settings,
+    demo_command.demo,
 )
 """In the order in which the help shows them."""
 
