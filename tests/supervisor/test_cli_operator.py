@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import trio
 from bridge.http_clients import Program, UrllibTransport
 from click.testing import CliRunner, Result
-from supervisor.stories import Pane, tell_all, world
+from supervisor.stories import Pane, loosened, tell_all, world
 
 from fencepost.mailbox.claim import fingerprint_of
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord
 from fencepost.mailbox.ladder import Stop
 from fencepost.mailbox.mutation import Mutation
-from fencepost.supervisor import NeedsRecovery, cli
+from fencepost.supervisor import NeedsRecovery, Options, cli
 from fencepost.supervisor.bridge.operator_api import ACTIONS
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\u202egpj.exe\u2028\ttab"
@@ -143,6 +145,34 @@ def test_revive(run) -> None:
     assert run("revive", "pane:soft", "--yes").stdout == "unchanged: there was nothing to do\n"
     malformed = run("revive", f"nonsense {EVIL}", "--yes")
     assert (malformed.exit_code, "address must be KIND:KEY" in malformed.stderr) == (2, True)
+
+
+def test_what_crashes_again_and_again_is_quarantined_told_and_revived(tmp_path: Path) -> None:
+    folder = tmp_path / "bridge"
+    folder.mkdir(mode=0o700)
+    trio.run(history, tmp_path / "sound.db")
+    with closing(sqlite3.connect(loosened(tmp_path / "sound.db", folder / "bridge.db"))) as connection, connection:
+        connection.execute("UPDATE incarnations SET epoch = -1 WHERE pane_id = 'soft'")
+
+    def ask(*arguments: str) -> Result:
+        return CliRunner().invoke(cli.main, [*arguments, "--folder", str(folder)])
+
+    with Program(folder) as program:
+        program.started()
+        for _ in range(Options().crashes_max + 1):
+            crashed = ask("rearm", "soft", "none", "--yes")
+            assert (crashed.exit_code, "epoch" in crashed.stderr) == (2, True)
+        quarantined = ask("rearm", "soft", "none", "--yes")
+        assert quarantined.exit_code == 2
+        assert quarantined.stderr == "Error: pane:soft is quarantined after repeated crashes; revive it to try again\n"
+        told = json.loads(ask("status", "--json").stdout)
+        assert told["bridge"]["quarantined"] == ["pane:soft"]
+        assert "pane:soft is quarantined" in ask("status").stdout
+        assert ask("revive", "pane:soft", "--yes").stdout == "done\n"
+        assert json.loads(ask("status", "--json").stdout)["bridge"]["quarantined"] == []
+        with closing(sqlite3.connect(folder / "bridge.db")) as connection, connection:
+            connection.execute("UPDATE incarnations SET epoch = 1 WHERE pane_id = 'soft'")
+        assert "unknown_intent" in ask("rearm", "soft", "none", "--yes").stderr  # it is back
 
 
 @pytest.mark.parametrize(

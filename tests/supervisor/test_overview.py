@@ -16,7 +16,7 @@ from fencepost.mailbox.ladder import Stop
 from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.records import IntentState
 from fencepost.mailbox.stores.store import open_reader
-from fencepost.supervisor.overview import Fleet, PaneLine, Standing, fleet
+from fencepost.supervisor.overview import NOBODY_KNOWS, Fleet, PaneLine, Standing, fleet
 
 DIGEST = "a" * 64
 UUIDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(4)]
@@ -112,6 +112,9 @@ def test_a_damaged_row_is_told_with_its_pane_and_hides_no_other(loose: Path, dam
     told = lines(look(loose))
     assert {name for name, line in told.items() if line.damage} == {"soft"}
     assert told["soft"].standing is Standing.FAULTED
+    if "incarnations" in damage:  # then it is not known whether a process lives
+        assert told["soft"].owed is not None
+        assert told["soft"].owed.why == NOBODY_KNOWS
     assert told["broken"].standing is Standing.CONFLICTED
     assert len(told) == 7
 
