@@ -21,7 +21,7 @@ from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, Field
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json, shown
 from fencepost.supervisor.cli.reading import FOLDER, default_folder
 
-__all__ = ["COMMANDS", "operator_of"]
+__all__ = ["COMMANDS", "asking", "operator_of"]
 
 REFUSED: Final = 1
 """The exit status where the bridge, or the protocol, said no."""
@@ -39,7 +39,7 @@ def operator_of(folder: Path | None) -> Operator:
 
 
 @contextmanager
-def _asking() -> Generator[None]:
+def asking() -> Generator[None]:
     """What the protocol refuses is exit status 1, whatever else goes wrong 2; each in words on stderr."""
     try:
         yield
@@ -66,7 +66,7 @@ def _command_of(action: Action) -> click.Command:
 
     def run(folder: Path | None, yes: bool, as_json: bool, pane: str | None = None, **fields: str) -> None:
         _confirm(action, pane, fields, yes=yes)
-        with _asking():
+        with asking():
             said = operator_of(folder).act(action.name, pane, fields)
         if as_json:
             say_json(said)
@@ -152,7 +152,7 @@ def detect(pane: str, folder: Path | None, as_json: bool, **members: str | None)
     Prints the intent that carries it and its state; `coalesced` if an open intent took it in.  Durable when this
     returns.  Needs a bridge that reconciles.  Exit status: 1 if the protocol has no such step, 2 if no bridge serves.
     """
-    with _asking():
+    with asking():
         said = operator_of(folder).detect(pane, {name: value for name, value in members.items() if value is not None})
     if as_json:
         say_json(said)
@@ -187,7 +187,7 @@ def deliver(
     message = sys.stdin.read() if text is None else text
     delivery_id = delivery_id or str(uuid4())
     try:
-        with _asking():
+        with asking():
             said = operator_of(folder).deliver(pane, via, message, delivery_id, seconds=wait)
     except Failed:
         click.echo(f"Its id was {shown(delivery_id)}.", err=True)
