@@ -316,21 +316,23 @@ async def openapi(call: Call) -> Answered:
 
 
 HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
-    handler.__name__: handler
-    for handler in (
-        poll,
-        acknowledge,
-        hook,
-        binding,
-        message,
-        receipt,
-        tools,
-        head_poll,
-        head_acknowledge,
-        head_reply,
-        admit,
-        dismiss,
-        openapi,
-        *OPERATOR_HANDLERS,
-    )
+    **{
+        handler.__name__: handler
+        for handler in (
+            poll,
+            acknowledge,
+            hook,
+            binding,
+            message,
+            receipt,
+            tools,
+            head_poll,
+            head_acknowledge,
+            head_reply,
+            admit,
+            dismiss,
+            openapi,
+        )
+    },
+    **OPERATOR_HANDLERS,
 }

@@ -154,7 +154,6 @@ def _action(action: Action) -> Callable[[Call], Awaitable[Answered]]:
 
         return _answered(await _in_words(call, carry_out))
 
-    handle.__name__ = action.name
     return handle
 
 
@@ -196,5 +195,11 @@ def _plain(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
 
 
-OPERATOR_HANDLERS: Final = (operator_status, operator_pane, detect, deliver, *map(_action, ACTIONS.values()))
-"""Named as their routes are."""
+OPERATOR_HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
+    "operator_status": operator_status,
+    "operator_pane": operator_pane,
+    "detect": detect,
+    "deliver": deliver,
+    **{name: _action(action) for name, action in ACTIONS.items()},
+}
+"""By route."""
