@@ -184,11 +184,12 @@ def deliver(
     uncertain, expired, rejected), or there is no such mechanism; 2 if no bridge serves, or it has not answered in
     time.  Nothing is ever sent twice: ask with the same --id how far it got.
     """
-    message = sys.stdin.read() if text is None else text
+    if text is None:
+        text = click.get_text_stream("stdin").read()
     delivery_id = delivery_id or str(uuid4())
     try:
         with asking():
-            said = operator_of(folder).deliver(pane, via, message, delivery_id, seconds=wait)
+            said = operator_of(folder).deliver(pane, via, text, delivery_id, seconds=wait)
     except Failed:
         click.echo(f"Its id was {shown(delivery_id)}.", err=True)
         raise
