@@ -50,6 +50,11 @@ class _InOrder(click.Group):
         """Their names."""
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Their first sentences, whole: click would cut them off to fit a line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()])
+
 
 @click.group(
     name="fencepost",

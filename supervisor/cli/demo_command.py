@@ -10,7 +10,6 @@ __all__ = ["demo"]
 
 
 @click.command(
-    short_help="Show the runtime surviving real kills.",
     epilog="""\b
 Examples:
   fencepost demo
