@@ -142,3 +142,5 @@ print(json.dumps(dict(
         "no_data": [],
     }
     assert "Usage" in run(environment / "bin" / "fencepost", "--help")
+    if manner == "wheel":  # and from what is installed alone
+        assert json.loads(run(environment / "bin" / "fencepost", "demo", "--json"))["failed"] is False
