@@ -99,7 +99,7 @@ def test_6_1_a_post_against_every_combination_of_traces():
         assert verdict.clears == (receipt.received and traces.fence == FENCE)
 
 
-def test_6_2_a_lookup_against_every_combination_of_traces():
+def test_6_2_and_10_6_a_lookup_against_every_combination_of_traces():
     for traces in ALL:
         verdict = judge_lookup(ASKED, traces)
         assert isinstance(verdict, Answered)
