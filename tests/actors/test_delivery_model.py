@@ -12,7 +12,7 @@ from fencepost.mailbox.claim import Finding, Judged
 QUICK = World((("same",), ("same",)), doubled_max=0)
 
 
-def test_10_1_10_2_10_3_10_4_10_5_10_7_every_interleaving_of_two_bridges_with_the_same_text():
+def test_10_1_and_10_2_and_10_3_and_10_4_and_10_5_and_10_7_every_interleaving_with_the_same_text():
     found = explore(QUICK)
     assert found.states > 10_000
     assert found.ends > 100

@@ -62,7 +62,7 @@ def is_routed(method, path, listener) -> bool:
 
 
 @pytest.mark.parametrize(("method", "path", "listener", "status"), CELLS, ids=NAMES)
-async def test_9_1_every_row_on_every_listener(method, path, listener, status):
+async def test_9_1_and_12_o9_every_row_on_every_listener(method, path, listener, status):
     async with world() as there, there.entitled(listener) as client:
         answer = await client.request(method, path, json={"version": 1})
         assert answer.status_code == (404 if status is None else status)
@@ -79,7 +79,7 @@ def test_9_1_every_route_is_in_the_table():
 
 @pytest.mark.parametrize("listener", Listener)
 @pytest.mark.parametrize("path", ["/", "/seats", f"/seats/{OURS}", f"/seats/{OURS}/events/{UUID}", "/seats//events"])
-async def test_9_2_1_shape_and_method_come_before_identity(listener, path):
+async def test_9_2_1_and_12_o9_shape_and_method_come_before_identity(listener, path):
     async with world() as there, there.client(listener) as nobody:
         assert (await nobody.get(path)).status_code == 404
         assert (await nobody.patch(f"/seats/{OURS}/hook")).status_code == 404
@@ -111,7 +111,7 @@ async def test_9_2_2_without_a_token_it_is_401_on_every_route(listener, headers)
 
 
 @pytest.mark.parametrize("listener", Listener)
-async def test_6_1_1_what_is_turned_away_at_the_door_gets_no_receipt(listener):
+async def test_6_1_1_and_6_2_10_what_is_turned_away_at_the_door_gets_no_receipt(listener):
     """However well the message is made: a receipt would say that somebody entitled had asked."""
     async with world() as there, there.client(listener) as nobody, there.entitled(listener) as somebody:
         pane = there.supervisor.pane(OURS)
@@ -122,9 +122,13 @@ async def test_6_1_1_what_is_turned_away_at_the_door_gets_no_receipt(listener):
             (await somebody.post(f"/seats/{OURS}/message", json=message), 404),
             (await somebody.put(f"/seats/{OURS}/messages", json=message), 404),
             (await nobody.post(f"/seats/{OURS}/messages", json=message), 403 if listener is LOCAL else 401),
+            (await nobody.get(RECEIPT), 403 if listener is LOCAL else 401),
         ]
         if listener is not OPERATOR:
             answers.append((await somebody.post(f"/seats/{THEIRS}/messages", json=message), 403))
+            answers.append((await somebody.get(RECEIPT.replace(OURS, THEIRS)), 403))
+            there.seats.dismiss(OURS)
+            answers.append((await somebody.get(RECEIPT), 403 if listener is LOCAL else 401))
         for answer, status in answers:
             assert (answer.status_code, set(answer.json())) == (status, {"version", "error"})
         assert there.dispatched.turns == []
@@ -190,7 +194,7 @@ async def test_9_2_4_and_11_8_membership_that_ends_between_admission_and_handler
 
 
 @pytest.mark.parametrize("listener", [FLEET, LOCAL])
-async def test_9_2_4_membership_that_ends_under_a_poll_ends_the_poll(listener):
+async def test_9_2_4_and_12_o9_membership_that_ends_under_a_poll_ends_the_poll(listener):
     async with world() as there, there.entitled(listener) as client:
         answers = []
 

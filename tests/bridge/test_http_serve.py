@@ -113,7 +113,7 @@ class Child:
         return out[0].split()
 
 
-async def test_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
+async def test_9_2_2_and_9_2_3_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
     async with world() as there, served(there, tmp_path) as where:
         with Child() as ours, Child() as theirs, Child() as nobodys:
             await ask_as_processes(there, where, ours, theirs, nobodys)

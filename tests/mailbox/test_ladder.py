@@ -95,7 +95,7 @@ NUMBERED = zip(ROWS, (" ".join(line.split()[:4]) for line in SECTION_2.strip().s
 EXACT = [pytest.param(*row, id=name) for row, name in NUMBERED if row[2] is not ANYTHING_ELSE]
 
 
-def test_the_mapping_is_section_2_row_for_row():
+def test_12_o1_the_mapping_is_section_2_row_for_row():
     assert [(row.mechanism, row.outcome, row.native, row.reach) for row in MAPPING] == ROWS
 
 

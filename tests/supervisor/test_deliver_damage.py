@@ -240,7 +240,7 @@ async def test_6_2_3_a_fence_with_other_evidence_than_its_acceptance_stays(url, 
     "DELETE FROM acceptances",
     "DELETE FROM tombstones",
 ])  # fmt: skip
-async def test_s4_with_a_damaged_acceptance_publishes_nothing_and_opens(url, path, sql):
+async def test_7_s4_with_a_damaged_acceptance_publishes_nothing_and_opens(url, path, sql):
     world, chaos = World(), Chaos()
     chaos.kill_at("pane.accept/applied", what="runtime")
     async with opened(url, world, chaos) as (_, pane):

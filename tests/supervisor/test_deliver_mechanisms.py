@@ -70,6 +70,24 @@ async def test_2_2_2_delivered_with_native_detail_is_consumed(url, native):
         assert (await report()).delay == "a goal holds it back"
 
 
+async def test_1_3_5_consumed_is_shown_as_consumed_and_as_nothing_more(url):
+    world = World()
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        before = await pane.snapshot()
+        report = await taken(pane, world, fleet(), nursery)
+        await pane.acknowledge_event(A, "started")
+        assert ((await report()).stage, (await report()).detail) == (Stage.CONSUMED, None)
+        told = await stored_events(supervisor)
+        assert [(kind, data.get("stage")) for kind, data in told] == [
+            ("delivery.dispatched", None),
+            ("delivery.reported", "consumed"),
+        ]
+        assert rows(url, "deliveries")[0]["reply"] is None
+        assert await pane.snapshot() == before, "nothing runs, and nothing ended"
+        status = await supervisor.status()
+        assert (status.open_batches, status.uncertain_deliveries) == (0, 0)
+
+
 async def test_1_3_2_the_mechanisms_own_words_stay_beside_the_stage(url):
     world = World()
     async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
@@ -111,7 +129,7 @@ async def test_2_1_2_replied(autojump_clock):
         assert said(await report()) == ("head_seat", "replied", None, Stage.RESPONDED)
 
 
-async def test_2_1_1_a_reply_window_that_lapses_is_delivered(autojump_clock):
+async def test_2_1_1_and_12_o2_a_reply_window_that_lapses_is_delivered(autojump_clock):
     world = World()
     async with opened("memory://", world, times={"reply": 10.0}) as (supervisor, pane), trio.open_nursery() as nursery:
         report = await taken(pane, world, head(), nursery)
@@ -155,7 +173,7 @@ async def test_2_2_3_a_correlated_reply_is_responded_at_any_time(url):
 
 
 @pytest.mark.parametrize("via", SEATS, ids=["2.1-3 head_seat", "2.2-4 fleet_seat"])
-async def test_4_1_4_unconfirmed_at_the_deadline(autojump_clock, via):
+async def test_4_1_4_and_12_o2_unconfirmed_at_the_deadline(autojump_clock, via):
     world = World()
     async with opened("memory://", world, times={"acknowledge": 30.0}) as (supervisor, pane):
         async with trio.open_nursery() as nursery:
@@ -239,7 +257,7 @@ async def test_11_9_an_acknowledgement_races_the_deadline(autojump_clock, via, l
     [("head_seat", "unbound"), ("fleet_seat", "undelivered")],
     ids=["2.1-4 head_seat", "2.2-5 fleet_seat"],
 )
-async def test_4_1_2_unbound_or_undelivered_when_the_grace_is_over(autojump_clock, via, word):
+async def test_4_1_2_and_12_o2_unbound_or_undelivered_when_the_grace_is_over(autojump_clock, via, word):
     world = World()
     async with opened("memory://", world, times={"grace": 5.0}) as (_, pane):
         started = trio.current_time()
