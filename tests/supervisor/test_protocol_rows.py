@@ -48,6 +48,10 @@ def names(row: str, function: str, parameters: str) -> bool:
     slug = re.sub(r"[^0-9a-z]+", "_", row.lower())
     if re.search(rf"(?:^test_|_and_){slug}(?:_|$)", function):
         return True
+    table, _, number = slug.rpartition("_")
+    for first, last in re.findall(rf"(?:^test_|_and_){table}_(\d+)_to_{table}_(\d+)(?=_|$)", function):
+        if number.isdecimal() and int(first) <= int(number) <= int(last):
+            return True
     return re.search(rf"(?<![\w.]){re.escape(row)}(?!\w)", parameters) is not None
 
 
@@ -102,6 +106,8 @@ def test_every_row_that_a_parameter_names_is_there(collected):
         ("3-1", "test_clear", "memory-3-1 head", True),
         ("3-1", "test_clear", "2.3-1 head", False),
         ("3-1", "test_clear", "3-10 head", False),
+        ("3-4", "test_3_2_to_3_5_clear", "", True),
+        ("3-6", "test_3_2_to_3_5_clear", "", False),
         ("12-D4", "test_12_d4_settled", "", True),
         ("12-D4", "test_settled", "12-D4 head", True),
         ("b2", "test_b2_killed", "", True),
