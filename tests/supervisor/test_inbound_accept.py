@@ -403,6 +403,7 @@ async def test_6_2_1_an_exact_acceptance_without_a_fence_is_stored(url):
     async with opened(url, world) as (_, pane):
         binding = await bound(pane)
         receipt = await pane.accept(InboundPost(A, binding, TEXT))
+        assert rows(url, "inbound_fences") == []
         assert await pane.receipt(A, binding, PRINT) == receipt
     async with opened(url, world) as (_, pane):
         assert await pane.receipt(A, binding, PRINT) == receipt
@@ -561,13 +562,14 @@ async def test_6_3_4_pending_with_its_acceptance_is_freed_by_either_call(url, by
 
 
 async def test_6_3_7_free_and_a_tombstone_without_an_acceptance(url):
-    world = World()
-    async with opened(url, world) as (_, pane):
+    world, chaos = World(), Chaos()
+    async with opened(url, world, chaos) as (_, pane):
         binding = await bound(pane)
         await pane.accept(InboundPost(A, binding, TEXT))
         await pane.reset_conversation()
         assert (await pane.accept(InboundPost(A, binding, TEXT))).stop is Stop.UNCERTAIN
         assert rows(url, "inbound_fences") == []
+        assert chaos.trace.count("pane.fence/decided") == 1, "not even for a moment: another's post would meet it"
     assert world.work == {A: 1}
 
 
