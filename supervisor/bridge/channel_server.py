@@ -134,8 +134,10 @@ class Server:
             except _Failure as failure:
                 await self._fail(asked, failure.code, str(failure))
             else:
+                # Some harnesses show their model the text alone, and Claude Code the members alone.
+                members = {"means": told.text, **told.members}
                 content = [{"type": "text", "text": told.text}]
-                answer = {"content": content, "structuredContent": told.members, "isError": told.failed}
+                answer = {"content": content, "structuredContent": members, "isError": told.failed}
                 await self._succeed(asked, answer)
         except BrokenPipeError:
             return  # the output's end is somebody else's to see

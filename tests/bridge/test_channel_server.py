@@ -179,6 +179,8 @@ async def test_a_message_is_sent_once_and_told_in_the_ladders_words(tmp_path):
         assert await ours.stage("send_message", text="x" * 1_048_577) == "rejected"
         assert [turn.text for turn in there.dispatched.turns] == ["one \N{SNOWMAN}\ufffd"]
         asked = await ours.call("delivery_status", delivery_id=said["structuredContent"]["delivery_id"])
+        words = said["structuredContent"].pop("means")
+        assert words == said["content"][0]["text"]
         assert asked["structuredContent"]["message"] == said["structuredContent"]
         assert await ours.stage("delivery_status") is None
         assert await ours.stage("delivery_status", delivery_id="of nobody") is None
