@@ -29,7 +29,7 @@ RARELY = Options(idle_seconds=3600.0)
 CONSTANT = b'{"version":1,"stdout":"","exit_code":0,"delivered":null}'
 
 
-async def constant(scope: Any, receive: Any, send: Any) -> None:
+async def constant(_scope: Any, receive: Any, send: Any) -> None:
     """Read what is asked, and answer as the bridge answers a call that may run."""
     while (await receive()).get("more_body", False):
         pass
