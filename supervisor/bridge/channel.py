@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -105,21 +106,24 @@ class Settings:
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
         """Read the environment.  Raises ValueError if something is missing."""
-        pane, socket = environment.get("FENCEPOST_PANE", ""), environment.get("FENCEPOST_SOCKET", "")
+        pane, path = environment.get("FENCEPOST_PANE", ""), environment.get("FENCEPOST_SOCKET", "")
         if not (1 <= len(pane) <= 256 and pane.isascii() and pane.isprintable()):
             raise ValueError("FENCEPOST_PANE names no pane")
-        beside = f"{os.path.dirname(socket)}/endpoints.json" if socket else ""  # noqa: PTH120 - text, as the scope is
-        named = environment.get("FENCEPOST_ENDPOINTS") or beside
-        endpoints = Path(named) if named else None
-        if socket:
-            if not socket.startswith("/"):
-                raise ValueError("FENCEPOST_SOCKET must be an absolute path")
-            return cls(pane, Local(socket), endpoints, socket, Path(socket).parent)
+        if path and not path.startswith("/"):
+            raise ValueError("FENCEPOST_SOCKET must be an absolute path")
         url, token = environment.get("FENCEPOST_FLEET", ""), environment.get("FENCEPOST_LINK", "")
-        if not url or not token:
+        place: Local | Fleet
+        if path and (hasattr(socket, "SO_PEERCRED") or not (url and token)):
+            place = Local(path)
+        elif url and token:
+            place = Fleet(url, token)  # also where a process cannot be proven over a socket
+        else:
             raise ValueError("FENCEPOST_SOCKET, or FENCEPOST_FLEET and FENCEPOST_LINK, must say where the bridge is")
-        fleet = Fleet(url, token)
-        return cls(pane, fleet, endpoints, fleet.address()[0], _state_folder(environment))
+        beside = str(Path(path).with_name("endpoints.json")) if path else ""
+        named = environment.get("FENCEPOST_ENDPOINTS") or beside
+        scope = path or Fleet(url, token).address()[0]
+        state = Path(path).parent if path else _state_folder(environment)
+        return cls(pane, place, Path(named) if named else None, scope, state)
 
 
 def _state_folder(environment: Mapping[str, str]) -> Path:

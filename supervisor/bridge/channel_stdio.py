@@ -29,7 +29,12 @@ def take_standard_streams() -> tuple[trio.lowlevel.FdStream, trio.lowlevel.FdStr
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    os.dup2(2, 1)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # there is no standard error
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
     return trio.lowlevel.FdStream(taken[0]), trio.lowlevel.FdStream(taken[1])
 
 

@@ -12,6 +12,7 @@ import trio
 import trio.lowlevel
 from attrs import evolve
 from bridge.channel_processes import Proxy, channel, is_ack, proxied
+from bridge.http_clients import Program
 from bridge.http_world import OURS, served, until, world
 
 from fencepost.supervisor import FleetSeatMailbox, Outbound, Stage, Stop, check
@@ -277,6 +278,26 @@ async def test_a_bridge_on_another_port_is_found_by_its_endpoints(tmp_path):
             async with channel({**fleet, "FENCEPOST_FLEET": first, "HOME": str(tmp_path)}) as ours:
                 await ours.greet()
                 assert (await there.supervisor.pane(OURS).deliver(outbound("hello"))).stage is Stage.DELIVERED
+
+
+async def test_beside_a_bridge_that_is_a_program_and_ends_and_comes_again(tmp_path):
+    """`fencepost serve`: its own folder, its socket taken away at its end, and the members in its file."""
+    folder, said = tmp_path / "bridge", []
+    async with channel({**NOWHERE, "FENCEPOST_SOCKET": str(folder / "local.sock")}) as ours:
+        await ours.greet()
+        for life in range(2):
+            with Program(folder) as bridge:
+                await trio.to_thread.run_sync(bridge.started)
+                if life == 0:
+                    bridge.operate("PUT", f"operator/seats/{OURS}", {"version": 1})
+                    bridge.operate("PUT", f"operator/seats/{OURS}", {"version": 1, "pid": os.getpid()})
+                said.append(await ours.call("send_message", text="hello"))
+                bridge.process.terminate()
+                assert (await trio.to_thread.run_sync(bridge.ended))[0] == 0
+            said.append(await ours.call("send_message", text="hello"))
+        assert await ours.ended() == (0, b"", "")
+    details = [one["structuredContent"]["detail"].partition(";")[0] for one in said]
+    assert details == ["the service knows no binding of this pane", "the service cannot be reached"] * 2
 
 
 async def test_two_channels_of_one_pane_share_its_events(tmp_path):

@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 
 from fencepost.mailbox import ClaimedSender, SendReport, Stage, Stop
 from fencepost.supervisor.bridge import channel as program
+from fencepost.supervisor.bridge.channel_link import Fleet, Local
 from fencepost.supervisor.bridge.channel_server import CALLS_MAX, PROTOCOLS, Server
 from fencepost.supervisor.bridge.channel_stdio import LINE_BYTES_MAX, LineReader, LineTooLong, Output
 from fencepost.supervisor.bridge.channel_tools import REPORTS_MAX, Outbox, Tools
@@ -366,4 +367,19 @@ def test_every_sender_of_a_pane_has_the_same_claim_whatever_the_port(tmp_path):
     one = claim_of(FENCEPOST_FLEET="http://10.0.0.1:1000", **fleet)
     assert one == claim_of(FENCEPOST_FLEET="http://10.0.0.1:2000", **fleet)
     assert one != claim_of(FENCEPOST_FLEET="http://10.0.0.2:1000", **fleet)
-    assert claim_of(FENCEPOST_SOCKET="/s/local.sock") == claim_of(FENCEPOST_SOCKET="/s/local.sock", FENCEPOST_LINK="t")
+    both = {"FENCEPOST_FLEET": "http://10.0.0.1:1000", **fleet}
+    assert claim_of(FENCEPOST_SOCKET="/s/local.sock") == claim_of(FENCEPOST_SOCKET="/s/local.sock", **both)
+
+
+def test_the_socket_goes_first_where_it_can_prove_a_process(monkeypatch):
+    environment = {
+        "FENCEPOST_PANE": OURS,
+        "FENCEPOST_SOCKET": "/s/local.sock",
+        "FENCEPOST_FLEET": "http://127.0.0.1:1",
+        "FENCEPOST_LINK": "t",
+    }
+    assert program.Settings.of(environment).place == Local("/s/local.sock")
+    monkeypatch.delattr("socket.SO_PEERCRED")
+    settings = program.Settings.of(environment)
+    assert (settings.place, settings.scope) == (Fleet("http://127.0.0.1:1", "t"), "/s/local.sock")
+    assert settings.endpoints == Path("/s/endpoints.json")
