@@ -30,6 +30,11 @@ def local(where) -> dict[str, str]:
     return {"FENCEPOST_PANE": OURS, "FENCEPOST_SOCKET": str(getattr(where, "local", where))}
 
 
+def patient(*arguments):
+    """A bridge that waits for a slow machine, and gives nothing up by itself."""
+    return world(*arguments, mechanisms=[FleetSeatMailbox(grace_seconds=60, acknowledge_seconds=float("inf"))])
+
+
 def outbound(text) -> Outbound:
     return Outbound(text, "fleet_seat")
 
@@ -54,7 +59,7 @@ class Delivering:
 
 
 async def test_events_are_pushed_one_by_one_and_each_is_delivered(tmp_path):
-    async with world() as there, served(there, tmp_path) as where, channel(local(where)) as ours:
+    async with patient() as there, served(there, tmp_path) as where, channel(local(where)) as ours:
         pane = there.supervisor.pane(OURS)
         await ours.greet()
         for text in ("first", "line one\nline two \N{SNOWMAN} </channel>", "third"):
@@ -69,7 +74,7 @@ async def test_events_are_pushed_one_by_one_and_each_is_delivered(tmp_path):
 
 async def test_nothing_is_taken_before_the_harness_is_ready(tmp_path):
     async with (
-        world() as there,
+        patient() as there,
         served(there, tmp_path) as where,
         proxied(there, where) as proxy,
         channel(local(proxy.path)) as ours,
@@ -86,7 +91,7 @@ async def test_nothing_is_taken_before_the_harness_is_ready(tmp_path):
 
 async def test_with_tools_only_the_mailbox_is_somebody_elses(tmp_path):
     async with (
-        world() as there,
+        patient() as there,
         served(there, tmp_path) as where,
         proxied(there, where) as proxy,
         channel(local(proxy.path), pushes=False) as ours,
@@ -100,7 +105,7 @@ async def test_with_tools_only_the_mailbox_is_somebody_elses(tmp_path):
 
 
 async def test_over_the_fleets_listener_with_a_link_token(tmp_path):
-    async with world() as there, served(there, tmp_path) as where:
+    async with patient() as there, served(there, tmp_path) as where:
         fleet = {
             "FENCEPOST_PANE": OURS,
             "FENCEPOST_FLEET": where.fleet,
@@ -121,7 +126,7 @@ async def test_over_the_fleets_listener_with_a_link_token(tmp_path):
 
 async def test_a_notification_larger_than_the_pipe_is_acknowledged_once_it_is_through(tmp_path):
     async with (
-        world() as there,
+        patient() as there,
         served(there, tmp_path) as where,
         proxied(there, where) as proxy,
         channel(local(proxy.path)) as ours,
@@ -149,9 +154,8 @@ async def test_a_notification_larger_than_the_pipe_is_acknowledged_once_it_is_th
 
 
 async def test_a_reader_that_closes_its_end_in_the_middle_gets_no_acknowledgement(tmp_path):
-    mechanisms = [FleetSeatMailbox(acknowledge_seconds=float("inf"))]
     async with (
-        world(mechanisms=mechanisms) as there,
+        patient() as there,
         served(there, tmp_path) as where,
         proxied(there, where) as proxy,
         channel(local(proxy.path)) as ours,
@@ -175,7 +179,7 @@ async def test_a_reader_that_closes_its_end_in_the_middle_gets_no_acknowledgemen
 @pytest.mark.parametrize("arrives", [True, False])
 async def test_a_lost_acknowledgement_stops_the_pump_for_good_and_not_the_tools(tmp_path, arrives):
     async with (
-        world() as there,
+        patient() as there,
         served(there, tmp_path) as where,
         proxied(there, where) as proxy,
         channel(local(proxy.path)) as ours,
@@ -216,9 +220,8 @@ async def stopped(ours) -> None:
 async def test_killed_between_write_and_acknowledgement(tmp_path):
     """The event is nobody's to hand out again; it is uncertain, until somebody has exactly it acknowledged."""
     store = f"sqlite:///{tmp_path}/bridge.db"
-    mechanisms = [FleetSeatMailbox(acknowledge_seconds=0.2)]
     async with (
-        world(store, mechanisms=mechanisms) as there,
+        patient(store) as there,
         served(there, tmp_path) as where,
         proxied(there, where) as proxy,
         trio.open_nursery() as nursery,
@@ -232,6 +235,7 @@ async def test_killed_between_write_and_acknowledgement(tmp_path):
             await until(lambda: proxy.count("/ack ") == 1)
             first.process.kill()
             assert (await first.gone())[0] == -signal.SIGKILL
+        await pane.cancel_delivery(delivering.delivery_id)
         assert await delivering.reported() is Stop.UNCERTAIN
         proxy.asked.clear()
         async with channel(local(proxy.path)) as second:
@@ -252,10 +256,10 @@ async def test_killed_between_write_and_acknowledgement(tmp_path):
 
 async def test_a_restarted_bridge_is_found_again(tmp_path):
     store, seats = f"sqlite:///{tmp_path}/bridge.db", tmp_path / "seats.json"
-    mechanisms, ours = [FleetSeatMailbox(grace_seconds=60)], None
+    ours = None
     async with AsyncExitStack() as outlasting:
         for text in ("before", "after"):
-            async with world(store, seats, mechanisms=mechanisms) as there, served(there, tmp_path) as where:
+            async with patient(store, seats) as there, served(there, tmp_path) as where:
                 where.write(tmp_path / "run" / "endpoints.json")
                 if ours is None:
                     ours = await outlasting.enter_async_context(channel(local(where)))
@@ -267,7 +271,7 @@ async def test_a_restarted_bridge_is_found_again(tmp_path):
 
 async def test_a_bridge_on_another_port_is_found_by_its_endpoints(tmp_path):
     endpoints = tmp_path / "endpoints.json"
-    async with world(mechanisms=[FleetSeatMailbox(grace_seconds=60)]) as there:
+    async with patient() as there:
         fleet = {"FENCEPOST_PANE": OURS, "FENCEPOST_LINK": there.links[OURS], "FENCEPOST_ENDPOINTS": str(endpoints)}
         async with served(there, tmp_path) as where:
             first = where.fleet
@@ -302,7 +306,7 @@ async def test_beside_a_bridge_that_is_a_program_and_ends_and_comes_again(tmp_pa
 
 async def test_two_channels_of_one_pane_share_its_events(tmp_path):
     async with (
-        world() as there,
+        patient() as there,
         served(there, tmp_path) as where,
         channel(local(where)) as one,
         channel(local(where)) as other,
@@ -324,7 +328,7 @@ async def drained(ours) -> list[str]:
 
 
 async def test_a_channel_that_lives_in_another_pane_is_told_so_and_goes_on_asking(tmp_path):
-    async with world() as there, served(there, tmp_path) as where:
+    async with patient() as there, served(there, tmp_path) as where:
         environment = {**local(where), "FENCEPOST_PANE": "pane-2"}
         async with channel(environment) as ours:
             await ours.greet()
