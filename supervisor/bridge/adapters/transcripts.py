@@ -139,6 +139,8 @@ class _Seen:
 
     device: int
     inode: int
+    size: int
+    """Of the file at that time.  If it is smaller now, lines are within the window that were before it."""
     end: int
     mark: bytes
     entries: tuple[Entry, ...]
@@ -175,13 +177,13 @@ class TranscriptMemory:
         with self._lock:
             seen = self._seen.get(path)
         if seen is None or not _continues(seen, descriptor, status, start, size):
-            seen = _Seen(status.st_dev, status.st_ino, start, b"", ())
+            seen = _Seen(status.st_dev, status.st_ino, size, start, b"", ())
             added = _read(descriptor, start, size - start)
             entries = read_entries(added, start)
         else:
             added = _read(descriptor, seen.end, size - seen.end)
             entries = _entries_behind(added, seen.end)
-        seen = _grown(seen, added, entries, start)
+        seen = _grown(seen, added, entries, start, size)
         with self._lock:
             self._seen[path] = seen
             self._seen.move_to_end(path)
@@ -192,7 +194,9 @@ class TranscriptMemory:
 
 def _continues(seen: _Seen, descriptor: int, status: os.stat_result, start: int, size: int) -> bool:
     """Whether the file is the one that was read, and what was read of it still reaches to the window."""
-    if (status.st_dev, status.st_ino) != (seen.device, seen.inode) or not start < seen.end <= size or not seen.mark:
+    if (status.st_dev, status.st_ino) != (seen.device, seen.inode) or size < seen.size:
+        return False
+    if not start < seen.end <= size or not seen.mark:
         return False
     return _read(descriptor, seen.end - len(seen.mark), len(seen.mark)) == seen.mark
 
@@ -202,11 +206,11 @@ def _entries_behind(added: bytes, end: int) -> list[Entry]:
     return [evolve(entry, offset=entry.offset + end) for entry in read_entries(added)]
 
 
-def _grown(seen: _Seen, added: bytes, entries: Sequence[Entry], start: int) -> _Seen:
+def _grown(seen: _Seen, added: bytes, entries: Sequence[Entry], start: int, size: int) -> _Seen:
     """The window with what was added, as far as that has whole lines, and without what has left it."""
     whole = added.rfind(b"\n") + 1
     mark = (seen.mark + added[:whole])[-_MARK_BYTES:]
     kept = [*seen.entries, *entries]
     if start:  # a line that begins exactly where the window does is not known to
         del kept[: bisect_right(kept, start, key=lambda entry: entry.offset)]
-    return _Seen(seen.device, seen.inode, seen.end + whole, mark, tuple(kept))
+    return _Seen(seen.device, seen.inode, size, seen.end + whole, mark, tuple(kept))
