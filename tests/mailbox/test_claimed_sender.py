@@ -878,3 +878,34 @@ def test_d_1_it_loads_the_standard_library_and_its_own_few_modules():
     assert {name.split(".")[0] for name in loaded} <= sys.stdlib_module_names | {"fencepost"}
     slow = {"asyncio", "sqlite3", "http", "email", "ssl", "subprocess", "unittest"}
     assert slow & loaded == set(), "a hook is a process of its own and pays for this each time"
+
+
+# -- pending -----------------------------------------------------------------------------------------------------
+
+
+def test_pending_is_none_where_nothing_is_under_way_and_asks_nobody(sender, script):
+    assert sender.pending() is None
+    assert script.calls == []
+
+
+def test_pending_asks_about_the_claimed_message_and_lets_go_of_one_that_is_stored(held, script):
+    report = held.pending()
+    assert (reach(report), ids(report)) == (Stage.STORED, (HELD_ID, BINDING, HELD.fingerprint))
+    assert script.calls == [("receipt", HELD_ID, BINDING, HELD.fingerprint)]
+    assert_clear(held)
+
+
+@pytest.mark.parametrize("answer", [exact("uncertain"), exact("unavailable"), exact("stored", 404), *BROKEN])
+def test_pending_leaves_the_claim_whatever_else_it_hears(held, script, answer):
+    script.receipt = [answer]
+    report = held.pending()
+    assert (reach(report), ids(report)) == (Stop.UNCERTAIN, (HELD_ID, BINDING, HELD.fingerprint))
+    assert script.posts == []
+    assert_held(held)
+
+
+def test_pending_says_so_where_the_claim_cannot_be_read(held, script):
+    held.claim_path.write_bytes(b"{}")
+    report = held.pending()
+    assert (reach(report), ids(report)) == (Stop.UNCERTAIN, NO_IDS)
+    assert script.calls == []
