@@ -297,6 +297,10 @@ class Anchor:
     op_id: str = field(validator=_id)
 
 
+def _transitions(found: Iterable[BaseTransition]) -> tuple[BaseTransition, ...]:
+    return tuple(found)
+
+
 @frozen
 class Reconciled:
     """The workspace now holds the result, and this is what the agent must be told (I-12)."""
@@ -307,7 +311,7 @@ class Reconciled:
     anchor: Anchor = field(validator=instance_of(Anchor))
     covers: tuple[str, ...] = field(default=(), converter=_ids, validator=deep_iterable(instance_of(str)))
     discovered: tuple[BaseTransition, ...] = field(
-        default=(), converter=tuple, validator=deep_iterable(instance_of(BaseTransition))
+        default=(), converter=_transitions, validator=deep_iterable(instance_of(BaseTransition))
     )
 
 

@@ -41,7 +41,8 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.auth import Denied, Identity, identify
-from fencepost.supervisor.bridge.handlers import HANDLERS, Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
+from fencepost.supervisor.bridge.handler_table import HANDLERS
+from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import Listener, Match, match
@@ -107,8 +108,8 @@ def create_app(
         operator_token,
         head_pane,
         tools,
-        limits or Limits(),
-        stopping or Stopping(),
+        limits=limits or Limits(),
+        stopping=stopping or Stopping(),
     )
     return ListenerApp(bridge, listener)
 

@@ -3,6 +3,11 @@
 Its folder is private to the user and holds everything that it keeps:
 
     bridge.db        the store, unless another is named
+    panes.json       what runs in each pane, with its environment
+    incarnations/    the settings that each process was given
+    launcher/        the notes of the processes
+    output/          what processes without a terminal printed
+    hook-spool/      what hooks let pass while no bridge was there
     operator.token   the operator's bearer token, made at the first start
     seats.json       the members of the fleet
     endpoints.json   where it listens now; written at each start, taken away at a graceful end
@@ -15,7 +20,7 @@ import fcntl
 import logging
 import os
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -23,11 +28,10 @@ from typing import Final
 import trio
 from attrs import Factory, define, frozen
 
-from fencepost.supervisor import FencepostError, FleetSeatMailbox, HeadSeatOutbox, open_supervisor
-from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor import FencepostError
 from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
-from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.program import Harnesses, OpenBridge, open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
 
@@ -53,7 +57,7 @@ class Settings:
     fleet: tuple[str, int] = ("127.0.0.1", 0)
     head_pane: str | None = None
     grace_seconds: float = 5.0
-    adapters: Mapping[str, Adapter] = Factory(dict)
+    harnesses: Harnesses = Factory(Harnesses)
 
 
 def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str], None]) -> int:
@@ -67,7 +71,7 @@ def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str]
             trio.run(life.live)
     except (FencepostError, Unsafe, OSError, ValueError) as error:
         complain(str(error))
-        return CUT if life.served else NOT_STARTED
+        return NOT_STARTED if life.where is None else CUT
     if life.stopping.fault is not None:
         complain(f"the store failed: {life.stopping.fault}")
     return CUT if life.stopping.was_cut or life.stopping.fault is not None else ANSWERED
@@ -80,7 +84,8 @@ class _Life:
     settings: Settings
     say: Callable[[str], None]
     stopping: Stopping = Factory(Stopping)
-    served: bool = False
+    where: Endpoints | None = None
+    """Where it listens, once it does."""
 
     async def live(self) -> None:
         """Open everything, serve, and close it again, in this order's reverse."""
@@ -88,25 +93,33 @@ class _Life:
         with _owned(folder):
             token, seats = operator_token(folder / "operator.token"), Seats(folder / "seats.json")
             store = self.settings.store or f"sqlite:///{folder / 'bridge.db'}"
-            async with open_supervisor(store, mechanisms=[HeadSeatOutbox(), FleetSeatMailbox()]) as supervisor:
-                settings = self.settings
-                bridge = Bridge(supervisor, seats, settings.adapters, token, settings.head_pane, stopping=self.stopping)
-                await self._serve(bridge, folder)
+            async with open_bridge(
+                folder,
+                store,
+                seats=seats,
+                operator_token=token,
+                head_pane=self.settings.head_pane,
+                harnesses=self.settings.harnesses,
+                stopping=self.stopping,
+                fleet_url=lambda: None if self.where is None else self.where.fleet,
+            ) as opened:
+                await self._serve(opened, folder)
 
-    async def _serve(self, bridge: Bridge, folder: Path) -> None:
+    async def _serve(self, opened: OpenBridge, folder: Path) -> None:
         addresses = Addresses(self.settings.operator, self.settings.fleet, folder / "local.sock")
         endpoints = folder / "endpoints.json"
         failure: Exception | None = None
 
         def started(where: Endpoints) -> None:
-            self.served = True
+            self.where = where
+            nursery.start_soon(opened.watch)  # a process it starts is told where the listeners are
             where.write(endpoints)
             self.say(f"operator {where.operator}\nfleet {where.fleet}\nlocal {where.local}")
 
         async with trio.open_nursery() as nursery:
             await nursery.start(_obey_signals, self.stopping)
             try:
-                await serve(bridge, addresses, grace_seconds=self.settings.grace_seconds, started=started)
+                await serve(opened.bridge, addresses, grace_seconds=self.settings.grace_seconds, started=started)
             except (OSError, ValueError) as error:
                 failure = error  # raised outside the nursery, which would wrap it in a group
             finally:

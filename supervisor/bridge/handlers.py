@@ -7,7 +7,7 @@ raises is turned into an answer by `app`.  One that has no JSON to tell answers 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import trio
 from attrs import Factory, frozen
@@ -29,7 +29,10 @@ from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
 
-__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "NotFound", "ToolEndpoint"]
+if TYPE_CHECKING:
+    from fencepost.supervisor.bridge.pane_processes import PaneProcesses
+
+__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "NotFound", "ToolEndpoint"]
 
 T = TypeVar("T")
 
@@ -58,6 +61,8 @@ class Bridge:
     head_pane: str | None = None
     """The pane whose mailbox is the head seat's; None: there is no head."""
     tools: ToolEndpoint | None = None
+    processes: PaneProcesses | None = None
+    """What starts and ends the panes' processes; None: the bridge starts none."""
     limits: Limits = Factory(Limits)
     stopping: Stopping = Factory(Stopping)
 
@@ -209,6 +214,8 @@ async def hook(call: Call) -> Answered:
     said = await call.unless_gone(lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds))
     if said is None:
         raise TypeError("the adapter did not answer")
+    if call.bridge.processes is not None:
+        call.bridge.processes.heard(call.pane.pane_id, asked.incarnation_id, asked.event)
     return 200, wire.hook_answer(said)
 
 
@@ -314,7 +321,9 @@ async def openapi(call: Call) -> Answered:
     return 200, document(call.bridge.limits)
 
 
-HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
+Handler: TypeAlias = Callable[[Call], Awaitable[Answered]]
+
+HANDLERS: Final[Mapping[str, Handler]] = {
     handler.__name__: handler
     for handler in (
         poll,

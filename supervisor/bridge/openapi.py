@@ -79,6 +79,11 @@ _HOOK_ANSWER: Final = _object(
 )
 _HOW: Final = _object("", version=_VERSION, native={"type": ["string", "null"]}, delay={"type": ["string", "null"]})
 
+_WORDS: Final[Schema] = {"type": "array", "items": _TEXT, "minItems": 1}
+_MAYBE_WORDS: Final[Schema] = {"oneOf": [_WORDS, {"type": "null"}]}
+_TERMINAL: Final[Schema] = {"enum": ["tmux", "none"]}
+_RESTART: Final[Schema] = {"enum": ["owed", "always", "never"]}
+
 REQUESTS: Final[dict[str, Schema]] = {
     "acknowledge": _HOW,
     "head_acknowledge": _HOW,
@@ -89,6 +94,19 @@ REQUESTS: Final[dict[str, Schema]] = {
     "tools": _object("version", version=_VERSION),
     "head_reply": _object("version text", version=_VERSION, text=_TEXT),
     "admit": _object("version", version=_VERSION, pid={"type": ["integer", "null"]}),
+    "run_process": _object(
+        "version",
+        version=_VERSION,
+        argv=_WORDS,
+        cwd=_TEXT,
+        environment={"type": "object", "additionalProperties": _TEXT},
+        harness=_ID,
+        terminal=_TERMINAL,
+        restart=_RESTART,
+        prompt=_TEXT,
+        session_id=_ID,
+        replace={"type": "boolean"},
+    ),
 }
 """By route, the body that it takes."""
 
@@ -105,6 +123,30 @@ RESPONSES: Final[dict[str, Schema]] = {
     "head_reply": _ANSWER,
     "admit": _object("version pane", version=_VERSION, pane=_ID, link=_TEXT, pid={"type": "integer"}),
     "dismiss": _object("version pane dismissed", version=_VERSION, pane=_ID, dismissed={"type": "boolean"}),
+    "run_process": _object(
+        "version pane incarnation_id epoch startup_delivery_id attach",
+        version=_VERSION,
+        pane=_ID,
+        incarnation_id=_ID,
+        epoch={"type": "integer"},
+        startup_delivery_id={"type": ["string", "null"]},
+        attach=_MAYBE_WORDS,
+    ),
+    "look_at_process": _object(
+        "version pane argv cwd harness terminal restart session_id pid incarnation_id attach",
+        version=_VERSION,
+        pane=_ID,
+        argv=_WORDS,
+        cwd=_TEXT,
+        harness=_ID,
+        terminal=_TERMINAL,
+        restart=_RESTART,
+        session_id={"type": ["string", "null"]},
+        pid={"type": ["integer", "null"]},
+        incarnation_id={"type": ["string", "null"]},
+        attach=_MAYBE_WORDS,
+    ),
+    "end_process": _object("version pane ended", version=_VERSION, pane=_ID, ended={"type": "boolean"}),
     "openapi": {"type": "object"},
 }
 """By route, the body of a 200."""

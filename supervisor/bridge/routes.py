@@ -147,6 +147,23 @@ ROUTES: Final = (
         "End the pane's membership; nothing of it is served any more.",
         (200,),
     ),
+    Route(
+        "run_process",
+        "PUT",
+        "operator/panes/{pane}/process",
+        _OPERATOR,
+        "Start a harness in the pane, or what ran there.",
+        (200, 400, 408, 409, 413),
+    ),
+    Route("look_at_process", "GET", "operator/panes/{pane}/process", _OPERATOR, "What runs in the pane.", (200,)),
+    Route(
+        "end_process",
+        "DELETE",
+        "operator/panes/{pane}/process",
+        _OPERATOR,
+        "Retire the pane's incarnation and end its process.",
+        (200, 409),
+    ),
     Route("openapi", "GET", "openapi.json", _OPERATOR, "This document.", (200,)),
 )
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from fencepost.mailbox import ClaimedSender
 from fencepost.supervisor import Capabilities, Stop, StoreFault, cli
 from fencepost.supervisor.bridge import command
+from fencepost.supervisor.bridge.program import Harnesses
 
 
 def poll(program, pane, token, wait) -> socket.socket:
@@ -166,7 +167,7 @@ def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path):
         said.append(text)
         client.start()
 
-    settings = command.Settings(folder=folder, adapters={"failing": Failing()})
+    settings = command.Settings(folder=folder, harnesses=Harnesses(adapters=(Failing(),)))
     assert command.run(settings, say, complaints.append) == 1
     client.join()
     assert (answers, complaints) == ([503], ["the store failed: the disk is \x1b full"])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 import pytest
 from launch_world import new_launch
 
 from fencepost.supervisor import StartupDelivery
 from fencepost.supervisor.bridge.launchers import command_of, environment_of
+from fencepost.supervisor.bridge.launchers.commands import Session, check_options, harness_of
 from fencepost.supervisor.bridge.startup_tag import startup_of, tagged_input
 
+TRUSTED = "--dangerously-bypass-hook-trust"
 ID = "6f1c2a52-0d5f-4a0e-9df4-1f3b8f4a9b10"
 
 
@@ -27,12 +30,12 @@ def startup(payload: bytes) -> StartupDelivery:
         ("claude-code", "s-1", None, False, ["claude", "--resume", "s-1", "--settings", "S"]),
         ("claude-code", None, "go", True, ["claude", "-p", "go", "--settings", "S"]),
         ("claude-code", "s-1", "go", True, ["claude", "-p", "go", "--resume", "s-1", "--settings", "S"]),
-        ("codex", None, None, False, ["codex"]),
-        ("codex", None, "go", False, ["codex", "go"]),
-        ("codex", "s-1", "go", False, ["codex", "resume", "s-1", "go"]),
-        ("codex", "s-1", None, False, ["codex", "resume", "s-1"]),
-        ("codex", None, "go", True, ["codex", "exec", "--skip-git-repo-check", "go"]),
-        ("codex", "s-1", "go", True, ["codex", "exec", "resume", "--skip-git-repo-check", "s-1", "go"]),
+        ("codex", None, None, False, ["codex", TRUSTED]),
+        ("codex", None, "go", False, ["codex", TRUSTED, "go"]),
+        ("codex", "s-1", "go", False, ["codex", TRUSTED, "resume", "s-1", "go"]),
+        ("codex", "s-1", None, False, ["codex", TRUSTED, "resume", "s-1"]),
+        ("codex", None, "go", True, ["codex", "exec", TRUSTED, "--skip-git-repo-check", "go"]),
+        ("codex", "s-1", "go", True, ["codex", "exec", TRUSTED, "--skip-git-repo-check", "resume", "s-1", "go"]),
     ],
 )
 def test_the_table(harness: str, session, prompt, headless: bool, argv: list[str]) -> None:
@@ -54,8 +57,46 @@ def test_a_startup_is_the_first_input_whatever_else_was_to_be_said(harness: str,
 
 
 def test_a_later_session_goes_before_the_launchs() -> None:
-    argv = command_of(new_launch(session_id="old"), "S", session_id="new")
+    argv = command_of(new_launch(session_id="old"), "S", session=Session("new"))
     assert argv == ("claude", "--resume", "new", "--settings", "S")
+
+
+def test_a_new_conversation_is_given_its_id() -> None:
+    argv = command_of(new_launch(session_id="old"), "S", session=Session("new", is_new=True))
+    assert argv == ("claude", "--session-id", "new", "--settings", "S")
+
+
+@pytest.mark.parametrize(
+    ("harness", "headless", "argv"),
+    [
+        ("claude-code", False, ["/opt/x", "go", "--resume", "s", "--settings", "S", "--model", "m"]),
+        ("claude-code", True, ["/opt/x", "-p", "go", "--resume", "s", "--settings", "S", "--model", "m"]),
+        ("codex", False, ["/opt/x", TRUSTED, "--model", "m", "resume", "s", "go"]),
+        ("codex", True, ["/opt/x", "exec", TRUSTED, "--skip-git-repo-check", "--model", "m", "resume", "s", "go"]),
+    ],
+)
+def test_a_program_of_ones_own_keeps_its_options(harness: str, headless: bool, argv: list[str]) -> None:
+    launch = new_launch(harness=harness, session_id="s")
+    assert command_of(launch, "S", program=["/opt/x", "--model", "m"], prompt="go", headless=headless) == tuple(argv)
+
+
+@pytest.mark.parametrize("option", ["--settings", "--settings=x", "-p", "--resume", "-c", "--session-id=1", "do this"])
+def test_what_a_start_adds_and_a_prompt_are_no_options_of_a_user(option: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(repr(option))):
+        check_options("claude-code", [option])
+
+
+def test_other_options_are_a_users_own() -> None:
+    check_options("claude-code", ["--model", "opus", "--allowedTools", "Bash"])
+    check_options("codex", [])
+
+
+@pytest.mark.parametrize(
+    ("program", "harness"),
+    [("claude", "claude-code"), ("/usr/bin/codex", "codex"), ("bash", None), ("claude/x", None)],
+)
+def test_a_harness_is_known_by_its_programs_name(program: str, harness: str | None) -> None:
+    assert harness_of(program) == harness
 
 
 def test_only_codex_is_told_of_its_settings_by_a_variable() -> None:
@@ -67,7 +108,7 @@ def test_only_codex_is_told_of_its_settings_by_a_variable() -> None:
 @pytest.mark.parametrize("session", ["-c", "--dangerously-skip-permissions"])
 @pytest.mark.parametrize("harness", ["claude-code", "codex"])
 def test_a_session_id_is_no_option(harness: str, session: str) -> None:
-    for more in ({"session_id": session}, {}):
+    for more in ({"session": Session(session)}, {}):
         launch = new_launch(harness=harness, session_id=None if more else session)
         with pytest.raises(ValueError, match="read as an option"):
             command_of(launch, "S", prompt="go", **more)

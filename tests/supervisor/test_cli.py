@@ -17,6 +17,7 @@ from supervisor.stories import Pane, loosened, tell_all, world
 
 from fencepost.mailbox.mutation import Mutation, NewDeadLetter, NewEvent
 from fencepost.supervisor import cli
+from fencepost.supervisor.cli import output, reading
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\u202egpj.exe\u2028\ttab"
 PAYLOAD_SHA256 = "b903a4bbed9eb9029746499c42f54b810199380d825e70b40c8e401e1585b1b0"
@@ -108,7 +109,7 @@ def test_status(url: str) -> None:
 
 
 def test_status_on_a_terminal_is_a_table(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "_on_terminal", lambda: True)
+    monkeypatch.setattr(output, "on_terminal", lambda: True)
     lines = run("status", url).stdout.splitlines()
     assert lines[0].split() == ["what", "count"]
     assert lines[1].split() == ["panes", "7"]
@@ -149,7 +150,7 @@ def test_events(url: str) -> None:
 
 @pytest.mark.parametrize("page", [1, 2, 3, 74, 75])
 def test_events_come_page_by_page(url: str, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "PAGE", page)
+    monkeypatch.setattr(reading, "PAGE", page)
     assert len(table_of(run("events", url))) == 74
     assert [int(row["seq"]) for row in table_of(run("events", url, "--limit", "5"))] == [1, 2, 3, 4, 5]
 
@@ -177,7 +178,7 @@ def test_dead_letters(url: str) -> None:
     ],
 )
 def test_times(stored: object, shown: str) -> None:
-    assert cli._moment(stored) == shown
+    assert output.moment(stored) == shown
 
 
 # -- untrusted text -----------------------------------------------------------------------------------------------

@@ -92,14 +92,20 @@ class ClaudeCodeAdapter:
     """See `Adapter`.  Runs on trio; one serves all panes.
 
     `spool` is the folder hooks note in what they let pass while the bridge was away: `hook-spool` beside the local
-    listener's socket.  `transcripts` are the folders that transcripts may be in.
+    listener's socket.  `transcripts` are the folders that transcripts may be in, or answers them at each look.
     """
 
-    def __init__(self, spool: Path | None = None, transcripts: Sequence[Path] | None = None) -> None:
+    def __init__(
+        self, spool: Path | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
+    ) -> None:
         self._gate = Gate(spool)
-        self._roots = transcript_roots() if transcripts is None else tuple(transcripts)
+        self._transcripts = transcripts
         self._echoes: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._without_turns: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def _roots(self) -> Sequence[Path]:
+        return self._transcripts() if callable(self._transcripts) else self._transcripts
 
     @property
     def harness(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,10 +43,11 @@ class Look:
     entries: Sequence[Entry] = ()
 
 
-def transcript_roots() -> tuple[Path, ...]:
-    """Return where Claude Code keeps its transcripts, for processes with this one's environment."""
-    home = os.environ.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser()
-    return (Path(home) / "projects",)
+def transcript_roots(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Return where Claude Code keeps its transcripts, for processes with this environment, by default our own."""
+    home = environment.get("HOME")
+    base = Path("~").expanduser() if home is None else Path(home)
+    return (Path(environment.get("CLAUDE_CONFIG_DIR") or base / ".claude") / "projects",)
 
 
 def look_for(path: str, call: str, roots: Sequence[Path], deepest: int = WINDOW_BYTES_MAX) -> Look:

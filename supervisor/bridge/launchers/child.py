@@ -35,10 +35,16 @@ class ChildProcessLauncher(HeldLauncher):
         grace_seconds: float = 5.0,
         socket_path: str | None = None,
         store_url: str | None = None,
+        before_it_runs: Callable[[Launch, int], object] = lambda _launch, _pid: None,
         output_for: Callable[[Launch], str | os.PathLike[str]] = lambda _: os.devnull,
     ) -> None:
         super().__init__(
-            command_for, state_dir, grace_seconds=grace_seconds, socket_path=socket_path, store_url=store_url
+            command_for,
+            state_dir,
+            grace_seconds=grace_seconds,
+            socket_path=socket_path,
+            store_url=store_url,
+            before_it_runs=before_it_runs,
         )
         self._output_for = output_for
 

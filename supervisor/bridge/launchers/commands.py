@@ -6,7 +6,7 @@ fails the start, visibly, and is not cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -15,83 +15,154 @@ from attrs import frozen
 from fencepost.supervisor import Launch
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
-__all__ = ["HARNESSES", "HarnessCommand", "command_of", "environment_of"]
+__all__ = ["HARNESSES", "HarnessCommand", "Session", "check_options", "command_of", "environment_of", "harness_of"]
+
+
+@frozen
+class Session:
+    """A conversation of the harness: one to go on with, or a new one that is given this id."""
+
+    session_id: str
+    is_new: bool = False
+
+
+@frozen
+class Said:
+    """What a command line is made of beside the program and the user's own options."""
+
+    session: Session | None
+    settings: str
+    prompt: str | None
 
 
 @frozen
 class HarnessCommand:
-    """One harness: its argv for (session or None, settings path, prompt or None), in a terminal and without one."""
+    """One harness: its argv for (program with its options, what is said), in a terminal and without one."""
 
-    interactive: Callable[[str | None, str, str | None], tuple[str, ...]]
-    headless: Callable[[str | None, str, str], tuple[str, ...]]
+    program: str
+    interactive: Callable[[str, tuple[str, ...], Said], tuple[str, ...]]
+    headless: Callable[[str, tuple[str, ...], Said], tuple[str, ...]]
     settings_variable: str | None = None
     """The variable that names its settings, where no argument does."""
+    names_sessions: bool = False
+    """Whether a new conversation can be given its id."""
+    ours: frozenset[str] = frozenset()
+    """Options that a start adds itself or that would undo one, so that a user may not give them."""
 
 
-def _optional(*words: str | None) -> tuple[str, ...]:
-    """The words, or nothing if one of them is absent."""
-    present = tuple(word for word in words if word is not None)
-    return present if len(present) == len(words) else ()
+def _claude(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
+    prompt = () if said.prompt is None else (said.prompt,)
+    return (program, *prompt, *_claude_session(said.session), "--settings", said.settings, *options)
 
 
-def _claude(session: str | None, settings: str, prompt: str | None) -> tuple[str, ...]:
-    return ("claude", *_optional(prompt), *_optional("--resume", session), "--settings", settings)
+def _claude_headless(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
+    return (program, "-p", *_claude(program, options, said)[1:])
 
 
-def _claude_headless(session: str | None, settings: str, prompt: str) -> tuple[str, ...]:
-    return ("claude", "-p", prompt, *_optional("--resume", session), "--settings", settings)
-
-
-def _codex(session: str | None, _settings: str, prompt: str | None) -> tuple[str, ...]:
-    return ("codex", *_optional("resume", session), *_optional(prompt))
-
-
-def _codex_headless(session: str | None, _settings: str, prompt: str) -> tuple[str, ...]:
+def _claude_session(session: Session | None) -> tuple[str, ...]:
     if session is None:
-        return ("codex", "exec", "--skip-git-repo-check", prompt)
-    return ("codex", "exec", "resume", "--skip-git-repo-check", session, prompt)
+        return ()
+    return ("--session-id" if session.is_new else "--resume", session.session_id)
+
+
+_TRUSTED: Final = "--dangerously-bypass-hook-trust"
+"""Without it Codex runs no hook, and says nothing; the home holds no hooks but ours (`hook_settings`)."""
+
+
+def _codex(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
+    return (program, _TRUSTED, *options, *_codex_end(said))
+
+
+def _codex_headless(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
+    return (program, "exec", _TRUSTED, "--skip-git-repo-check", *options, *_codex_end(said))
+
+
+def _codex_end(said: Said) -> tuple[str, ...]:
+    resume = () if said.session is None else ("resume", said.session.session_id)
+    return (*resume, *(() if said.prompt is None else (said.prompt,)))
 
 
 HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
     {
-        "claude-code": HarnessCommand(_claude, _claude_headless),
-        "codex": HarnessCommand(_codex, _codex_headless, settings_variable="CODEX_HOME"),
+        "claude-code": HarnessCommand(
+            "claude",
+            _claude,
+            _claude_headless,
+            names_sessions=True,
+            ours=frozenset(
+                {
+                    *("-p", "--print", "-c", "--continue", "-r", "--resume", "--session-id", "--fork-session"),
+                    *("--settings", "--bare", "--no-session-persistence"),
+                }
+            ),
+        ),
+        "codex": HarnessCommand("codex", _codex, _codex_headless, settings_variable="CODEX_HOME"),
     }
 )
 """By the harness name that launches carry."""
+
+
+def check_options(harness: str, options: Sequence[str]) -> None:
+    """Raise ValueError, naming it, for an option that a start adds itself, and for a first argument that is none.
+
+    What a user gives is given at each start again: a prompt among it would have the agent do its work twice.
+    """
+    ours = _known(harness).ours
+    for option in options:
+        if option.partition("=")[0] in ours:
+            raise ValueError(f"{option!r:.100} is given at each start by fencepost itself; leave it out")
+    if options and not options[0].startswith("-"):
+        raise ValueError(
+            f"{options[0]!r:.100} is no option; a first prompt is given with --prompt, since arguments are given again "
+            "at each start"
+        )
 
 
 def command_of(
     launch: Launch,
     settings_path: str,
     *,
+    program: Sequence[str] = (),
     prompt: str | None = None,
-    session_id: str | None = None,
+    session: Session | None = None,
     headless: bool = False,
 ) -> tuple[str, ...]:
     """Return the argv that starts the harness of `launch`.
 
-    A startup payload, tagged, is its first input and goes before `prompt`, which is then left out.  `session_id` is the
-    conversation to resume where the bridge knows a later one than `launch.session_id`.
+    `program` is the program with options of the user's own; none: the harness's by its usual name.  A startup payload,
+    tagged, is the first input and goes before `prompt`, which is then left out.  `session` is the conversation, where
+    the bridge knows more than `launch.session_id`, which is gone on with otherwise.
 
     Raises ValueError for an unknown harness, for a session id that would be read as an option, for a first input with a
     NUL, which no command line can carry, and for a headless start with nothing to say.
     """
-    harness = HARNESSES.get(launch.harness)
-    if harness is None:
-        raise ValueError(f"no command is known for harness {launch.harness!r}; known are {', '.join(HARNESSES)}")
-    session = session_id or launch.session_id
-    if session is not None and session.startswith("-"):
-        raise ValueError(f"a session id that begins with '-' would be read as an option: {session!r}")
+    harness = _known(launch.harness)
+    if session is None and launch.session_id is not None:
+        session = Session(launch.session_id)
+    if session is not None and session.session_id.startswith("-"):
+        raise ValueError(f"a session id that begins with '-' would be read as an option: {session.session_id!r}")
     if launch.startup is not None:
         prompt = tagged_input(launch.startup)
     if prompt is not None and (prompt.startswith("-") or "\0" in prompt):
         raise ValueError("a first input may neither begin with '-' nor hold a NUL: no command line can carry it")
-    if not headless:
-        return harness.interactive(session, settings_path, prompt)
-    if prompt is None:
+    if headless and prompt is None:
         raise ValueError("a headless harness needs a first input, a prompt or a startup payload")
-    return harness.headless(session, settings_path, prompt)
+    first, *options = program or (harness.program,)
+    make = harness.headless if headless else harness.interactive
+    return make(first, tuple(options), Said(session, settings_path, prompt))
+
+
+def harness_of(program: str) -> str | None:
+    """The harness that a program of this name is, or None."""
+    name = program.rpartition("/")[2]
+    return next((harness for harness, row in HARNESSES.items() if row.program == name), None)
+
+
+def _known(harness: str) -> HarnessCommand:
+    row = HARNESSES.get(harness)
+    if row is None:
+        raise ValueError(f"no command is known for harness {harness!r:.100}; known are {', '.join(HARNESSES)}")
+    return row
 
 
 def environment_of(launch: Launch, settings_path: str) -> dict[str, str]:

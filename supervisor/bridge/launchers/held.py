@@ -63,6 +63,7 @@ class LaunchError(Exception):
 class Command:
     """How a harness is started: its argv, what is added to the environment, and where it runs.
 
+    `bare`: the environment is `environment` alone and not the bridge's own with that added.
     `stdin`: bytes the process reads as its standard input, for a harness that takes its first input there.  A child
     process reads from an empty input without it; a process in a terminal reads from the terminal.
     """
@@ -71,6 +72,7 @@ class Command:
     environment: Mapping[str, str] = field(factory=dict[str, str])
     cwd: str | None = None
     stdin: bytes | None = None
+    bare: bool = False
 
 
 class HeldLauncher(ABC):
@@ -78,7 +80,9 @@ class HeldLauncher(ABC):
 
     `command_for` is called in a worker thread and may write files; what it raises counts as a failed start.
     `state_dir` is private to the launchers of one bridge, kept over restarts.  `grace_seconds`: between SIGTERM and
-    SIGKILL.  `socket_path` and `store_url` are handed to the harness's hooks in its environment.
+    SIGKILL.  `socket_path` and `store_url` are handed to the harness's hooks in its environment.  `before_it_runs` is
+    called with the launch and the pid, in a worker thread, when the process is written down and has not run anything of
+    the harness; what it raises counts as a failed start.
 
     Needs Linux (/proc); raises OSError without it.
     """
@@ -94,12 +98,14 @@ class HeldLauncher(ABC):
         grace_seconds: float = 5.0,
         socket_path: str | None = None,
         store_url: str | None = None,
+        before_it_runs: Callable[[Launch, int], object] = lambda _launch, _pid: None,
     ) -> None:
         boot_id()  # without /proc nothing here could be proved, so it fails now and not at the first stop
         self._command_for = command_for
         self._grace_seconds = grace_seconds
         self._socket_path = socket_path
         self._store_url = store_url
+        self._before_it_runs = before_it_runs
         self._state_dir = Path(state_dir).absolute()
         self._notes = Notes(self._state_dir / "processes")
         self._children: dict[str, int] = {}
@@ -167,9 +173,10 @@ class HeldLauncher(ABC):
         try:
             with self._spawned(launch, self._marks(launch), command) as (pid, gate):
                 self._note(launch, pid)
+                self._before_it_runs(launch, pid)
                 gate.settimeout(START_SECONDS)
                 _open(gate, self._order(launch, command))
-        except Exception:
+        except BaseException:
             self._stop(launch.incarnation_id, 0)
             raise
 
@@ -208,7 +215,7 @@ class HeldLauncher(ABC):
             stdin = str(self._notes.write_input(launch.incarnation_id, command.stdin))
         return {
             "argv": command.argv,
-            "env": {**bridge_environment(), **command.environment, **self._marks(launch)},
+            "env": {**({} if command.bare else bridge_environment()), **command.environment, **self._marks(launch)},
             "keep": self.kept_variables,
             "cwd": command.cwd,
             "stdin": stdin,

@@ -67,10 +67,16 @@ class TmuxLauncher(HeldLauncher):
         grace_seconds: float = 5.0,
         socket_path: str | None = None,
         store_url: str | None = None,
+        before_it_runs: Callable[[Launch, int], object] = lambda _launch, _pid: None,
         tmux: str = "tmux",
     ) -> None:
         super().__init__(
-            command_for, state_dir, grace_seconds=grace_seconds, socket_path=socket_path, store_url=store_url
+            command_for,
+            state_dir,
+            grace_seconds=grace_seconds,
+            socket_path=socket_path,
+            store_url=store_url,
+            before_it_runs=before_it_runs,
         )
         for name in (server, session):
             if not re.fullmatch(r"\w[\w-]{0,63}", name, re.ASCII):
@@ -84,6 +90,11 @@ class TmuxLauncher(HeldLauncher):
     def attach_command(self) -> tuple[str, ...]:
         """The command by which a person looks at the panes."""
         return (*self._tmux, "attach-session", "-t", f"={self._session}")
+
+    def attach_to(self, pane_id: str) -> tuple[str, ...] | None:
+        """The command by which a person looks at one pane; None where it has no window.  Blocks; raises `TmuxError`."""
+        target = self.panes().get(pane_id)
+        return None if target is None else (*self._tmux, "attach-session", "-t", target)
 
     def panes(self) -> dict[str, str]:
         """Return tmux's own pane ids (`%3`) by fencepost pane; empty without a server.  Blocks.

@@ -1,0 +1,181 @@
+"""What runs in each pane, kept over restarts of the bridge: the program, where, and which conversation it has.
+
+A pane's process is replaced by the runtime at moments of its own, also right after the bridge was started again; then
+nobody is there to say what to start.  So it is written down before the first start.
+
+The file is private to the user: an environment may hold keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+from attrs import Attribute, asdict, evolve, field, frozen
+
+from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.seats import replace_private
+
+__all__ = ["PaneBook", "PaneSpec", "Restart", "Terminal"]
+
+_VERSION: Final = 1
+ARGUMENTS_MAX: Final = 1024
+TEXT_BYTES_MAX: Final = 1024 * 1024
+"""Of all arguments together, and of the whole environment."""
+
+
+class Terminal(StrEnum):
+    """Where a pane's process runs."""
+
+    TMUX = "tmux"
+    NONE = "none"
+    """Without a terminal; what it prints goes to a file."""
+
+
+class Restart(StrEnum):
+    """What becomes of a pane whose process ended by itself."""
+
+    OWED = "owed"
+    """It is started again if an intent is owed to its agent, who would otherwise not learn what moved."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def _id(name: str, value: object) -> str:
+    if isinstance(value, str) and 1 <= len(value) <= 256 and value.isascii() and value.isprintable():
+        return value
+    raise InvalidIdentifier(name, value)
+
+
+def _tuple(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(words)
+
+
+def _words(_instance: object, attribute: Attribute[Any], value: tuple[str, ...]) -> None:
+    if not value or not value[0] or len(value) > ARGUMENTS_MAX:
+        raise ValueError(f"{attribute.name} must be a program and at most {ARGUMENTS_MAX - 1} arguments")
+    _texts(attribute.name, value)
+
+
+def _variables(_instance: object, attribute: Attribute[Any], value: Mapping[str, str]) -> None:
+    for name in value:
+        if not name or "=" in name:
+            raise ValueError(f"{attribute.name}: {name!r:.100} is no name of a variable")
+    _texts(attribute.name, (*value, *value.values()))
+
+
+def _texts(name: str, texts: tuple[str, ...]) -> None:
+    if any("\0" in text for text in texts):
+        raise ValueError(f"{name} must hold no NUL: nothing that is started can be given one")
+    size = sum(len(text.encode("utf-8", "surrogateescape")) for text in texts)
+    if size > TEXT_BYTES_MAX:
+        raise ValueError(f"{name} has {size} bytes, and at most {TEXT_BYTES_MAX} are kept")
+
+
+def _absolute(_instance: object, attribute: Attribute[Any], value: str) -> None:
+    if not value.startswith("/") or "\0" in value:
+        raise ValueError(f"{attribute.name} must be an absolute path, not {value!r:.200}")
+
+
+@frozen(kw_only=True)
+class PaneSpec:
+    """What is started in a pane; `argv` is the program with the user's own options, without what a start adds.
+
+    `environment` is the process's whole environment but for what the bridge adds (docs/launchers.md).  `prompt` is a
+    first input that was not given yet.  `session_id` is the harness's conversation, once it is known.
+    """
+
+    argv: tuple[str, ...] = field(converter=_tuple, validator=_words)
+    cwd: str = field(validator=_absolute)
+    environment: Mapping[str, str] = field(validator=_variables, repr=False)
+    harness: str = field(validator=lambda _instance, attribute, value: _id(attribute.name, value))
+    terminal: Terminal = field(default=Terminal.TMUX, converter=Terminal)
+    restart: Restart = field(default=Restart.OWED, converter=Restart)
+    prompt: str | None = field(default=None, repr=False)
+    session_id: str | None = None
+
+
+class PaneBook:
+    """The specs, in a file or only in memory.  Its methods may be called from any thread and block for a small file.
+
+    Raises OSError if the file cannot be read and ValueError if it is damaged: what runs in a pane is not guessed.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._specs: dict[str, PaneSpec] = {}
+        if path is not None and path.exists():
+            self._specs = _read(path)
+
+    def __iter__(self) -> Iterator[str]:
+        """The panes something was started in."""
+        return iter(tuple(self._specs))
+
+    def get(self, pane_id: str) -> PaneSpec | None:
+        """What runs in the pane, or ran in it last."""
+        return self._specs.get(pane_id)
+
+    def specs(self) -> tuple[PaneSpec, ...]:
+        """All of them."""
+        return tuple(self._specs.values())
+
+    def put(self, pane_id: str, spec: PaneSpec) -> None:
+        """Write down what is started in the pane from now on.  Durable on return."""
+        self.replace(_id("pane_id", pane_id), spec)
+
+    def replace(self, pane_id: str, spec: PaneSpec | None) -> None:
+        """Put back what was written down before; None: nothing was.  Durable on return."""
+        with self._lock:
+            self._specs.pop(pane_id, None)
+            if spec is not None:
+                self._specs[pane_id] = spec
+            self._write()
+
+    def learn_session(self, pane_id: str, session_id: str) -> None:
+        """A hook told which conversation the pane's process has.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, session_id=session_id))
+
+    def give_prompt(self, pane_id: str, prompt: str) -> None:
+        """The next start says this first.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, prompt=prompt))
+
+    def take_prompt(self, pane_id: str) -> str | None:
+        """The prompt that is still to be given, for the last time: from now on it counts as given.  Durable on return.
+
+        It is taken before the process starts.  A start that fails then loses it, visibly; a prompt given twice would
+        have the agent do its work twice.
+        """
+        spec = self._specs.get(pane_id)
+        if spec is None or spec.prompt is None:
+            return None
+        self._change(pane_id, lambda spec: evolve(spec, prompt=None))
+        return spec.prompt
+
+    def _change(self, pane_id: str, change: Callable[[PaneSpec], PaneSpec]) -> None:
+        with self._lock:
+            old = self._specs.get(pane_id)
+            if old is None or (new := change(old)) == old:
+                return
+            self._specs[pane_id] = new
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        panes = {pane_id: asdict(spec) for pane_id, spec in self._specs.items()}
+        replace_private(self._path, json.dumps({"version": _VERSION, "panes": panes}))
+
+
+def _read(path: Path) -> dict[str, PaneSpec]:
+    try:
+        whole = json.loads(path.read_bytes())
+        if whole["version"] != _VERSION:
+            raise ValueError(f"version {whole['version']!r}")
+        return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r:.300}; move it away, and start the panes again") from error

@@ -1,0 +1,134 @@
+"""The operator's routes for a pane's process: `GET`, `PUT` and `DELETE operator/panes/{pane}/process`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.supervisor import InvalidIdentifier, LaunchBlocked
+from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFound
+from fencepost.supervisor.bridge.launchers import LaunchError
+from fencepost.supervisor.bridge.launchers.commands import harness_of
+from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
+from fencepost.supervisor.bridge.panes import PaneSpec, Restart, Terminal
+from fencepost.supervisor.bridge.processes import StillRunning
+
+__all__ = ["HANDLERS"]
+
+_NOT_STARTED: Final = (Occupied, LaunchError, StillRunning, OSError, ValueError)
+
+
+async def run_process(call: Call) -> Answered:
+    """`PUT operator/panes/{pane}/process`: start what the body says, or what ran there if it has no argv."""
+    processes, pane_id = _processes(call), call.parameters["pane"]
+    members = wire.versioned(call.members)
+    spec, replace = _spec(members), members.get("replace", False)
+    if not isinstance(replace, bool):
+        raise wire.Malformed("replace must be true or false")
+    call.identity.confirm()
+    try:
+        if spec is not None:
+            launch = await processes.run(pane_id, spec, replace=replace)
+        else:
+            launch = await processes.again(pane_id, _text(members, "prompt"), replace=replace)
+    except LaunchBlocked as blocked:
+        why = {"error": str(blocked), "intent_id": blocked.intent_id, "state": blocked.state}
+        return 409, {"version": wire.VERSION, **why}
+    except LookupError as error:
+        raise NotFound(str(error)) from None
+    except _NOT_STARTED as error:
+        return 409, {"version": wire.VERSION, "error": str(error)}
+    attach = await processes.launcher.attach_to(pane_id)
+    return 200, {
+        "version": wire.VERSION,
+        "pane": pane_id,
+        "incarnation_id": launch.incarnation_id,
+        "epoch": launch.epoch,
+        "startup_delivery_id": None if launch.startup is None else launch.startup.startup_delivery_id,
+        "attach": None if attach is None else list(attach),
+    }
+
+
+async def look_at_process(call: Call) -> Answered:
+    """`GET operator/panes/{pane}/process`: what runs in the pane, and how a person looks at it."""
+    processes, pane_id = _processes(call), call.parameters["pane"]
+    spec = processes.book.get(pane_id)
+    if spec is None:
+        raise NotFound("nothing was started in this pane yet")
+    living = (await processes.launcher.processes()).get(pane_id)
+    attach = await processes.launcher.attach_to(pane_id)
+    return 200, {
+        "version": wire.VERSION,
+        "pane": pane_id,
+        "argv": list(spec.argv),
+        "cwd": spec.cwd,
+        "harness": spec.harness,
+        "terminal": spec.terminal,
+        "restart": spec.restart,
+        "session_id": spec.session_id,
+        "pid": None if living is None else living.pid,
+        "incarnation_id": None if living is None else living.incarnation_id,
+        "attach": None if attach is None else list(attach),
+    }
+
+
+async def end_process(call: Call) -> Answered:
+    """`DELETE operator/panes/{pane}/process`: retire, then stop; nothing is started in its place."""
+    processes, pane_id = _processes(call), call.parameters["pane"]
+    call.identity.confirm()
+    try:
+        ended = await processes.end(pane_id)
+    except StillRunning as error:
+        return 409, {"version": wire.VERSION, "error": str(error)}
+    return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}
+
+
+def _processes(call: Call) -> PaneProcesses:
+    if call.bridge.processes is None:
+        raise NotFound("this bridge starts no processes")
+    return call.bridge.processes
+
+
+def _spec(members: wire.Members) -> PaneSpec | None:
+    """What is to be started; None: what the pane had.  Raises `Malformed`, told to the operator with what is wrong."""
+    argv = members.get("argv")
+    if argv is None:
+        return None
+    if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
+        raise wire.Malformed("argv must be a list of texts, the program first")
+    harness = _text(members, "harness") or harness_of(argv[0])
+    if harness is None:
+        raise wire.Malformed("harness is required for a program of another name than a harness's")
+    cwd, environment = _text(members, "cwd"), members.get("environment", {})
+    if cwd is None or not isinstance(environment, Mapping):
+        raise wire.Malformed("cwd is required, and environment is an object of texts")
+    if not all(isinstance(value, str) for value in environment.values()):
+        raise wire.Malformed("environment is an object of texts")
+    try:
+        return PaneSpec(
+            argv=tuple(argv),
+            cwd=cwd,
+            environment=dict(environment),
+            harness=harness,
+            terminal=Terminal(_text(members, "terminal") or Terminal.TMUX),
+            restart=Restart(_text(members, "restart") or Restart.OWED),
+            prompt=_text(members, "prompt"),
+            session_id=_text(members, "session_id"),
+        )
+    except InvalidIdentifier as error:
+        raise wire.Malformed(f"{error.field} must be printable ASCII of 1 to 256 characters") from None
+    except ValueError as error:
+        raise wire.Malformed(str(error)) from None
+
+
+def _text(members: wire.Members, name: str) -> str | None:
+    value = members.get(name)
+    if value is not None and not isinstance(value, str):
+        raise wire.Malformed(f"{name} must be text")
+    return value
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    handler.__name__: handler for handler in (run_process, look_at_process, end_process)
+}

@@ -1,0 +1,183 @@
+"""The reference bridge put together: the runtime, and everything that it calls and that calls it.
+
+    hooks, channels ─▶ listeners ─▶ adapters ─▶ runtime ─▶ launcher ─▶ processes
+                                                   │  ▲                   │
+                          reconciler, dispatcher ◀─┘  └──── watcher ◀─────┘
+
+Nothing here decides anything; it says who knows whom.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+from attrs import Factory, frozen
+
+from fencepost.mailbox.stores.store import open_reader
+from fencepost.supervisor import FleetSeatMailbox, HeadSeatOutbox, Reconciler, open_supervisor
+from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.dispatching import HeadDispatcher
+from fencepost.supervisor.bridge.handlers import Bridge
+from fencepost.supervisor.bridge.hook_settings import HookCommand
+from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.pane_processes import PaneProcesses
+from fencepost.supervisor.bridge.panes import PaneBook
+from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
+from fencepost.supervisor.bridge.seats import Seats
+from fencepost.supervisor.bridge.starting import Starting
+from fencepost.supervisor.bridge.watching import Watcher
+
+__all__ = ["Harnesses", "OpenBridge", "absolute_store", "open_bridge"]
+
+SPOOL: Final = "hook-spool"
+"""Beside the local listener's socket, which is where a hook looks for it."""
+
+
+@frozen(kw_only=True)
+class Harnesses:
+    """How the bridge deals with its harnesses; times in seconds.
+
+    `reconcile`: a shell-like command line of the program that moves a pane's files; None: they are moved by others, and
+    the agent is given a notice.  `head_reply_seconds`: how long the head's reply to a pane's message is waited for.
+    """
+
+    reconcile: str | None = None
+    reconcile_seconds: float = 600.0
+    tmux_server: str = "fencepost"
+    hook_deadline_seconds: int = 15
+    stop_seconds: float = 5.0
+    head_reply_seconds: float = 120.0
+    adapters: tuple[Adapter, ...] = Factory(tuple)
+    """Adapters of one's own, beside Claude Code's and Codex's."""
+
+
+@frozen
+class OpenBridge:
+    """What is open: the bridge, for the listeners, and its watch over the processes, to be run beside them."""
+
+    bridge: Bridge
+    watch: Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def open_bridge(
+    folder: Path,
+    store: str,
+    *,
+    seats: Seats,
+    operator_token: str | None,
+    head_pane: str | None = None,
+    harnesses: Harnesses | None = None,
+    stopping: Stopping | None = None,
+    fleet_url: Callable[[], str | None] = lambda: None,
+) -> AsyncGenerator[OpenBridge, None]:
+    """Open the runtime over `store` with everything that a bridge in `folder` has, ready to be served and watched.
+
+    `folder` is private and absolute.  `fleet_url` answers where the fleet listener is once that is known.  Raises
+    OSError and ValueError for files of the folder that cannot be read, and what `open_supervisor` raises.
+    """
+    harnesses = harnesses or Harnesses()
+    store = absolute_store(store)
+    book = PaneBook(folder / "panes.json")
+    adapters = {one.harness: one for one in (*_adapters(folder, book), *harnesses.adapters)}
+    launcher = _launcher(folder, store, book, seats, harnesses, fleet_url)
+    dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
+    async with open_supervisor(
+        store,
+        reconciler=_reconciler(harnesses, book),
+        launcher=launcher,
+        mechanisms=[HeadSeatOutbox(reply_seconds=harnesses.head_reply_seconds), FleetSeatMailbox()],
+        dispatcher=dispatcher,
+    ) as supervisor:
+        if dispatcher is not None:
+            dispatcher.supervisor = supervisor
+        processes = PaneProcesses(supervisor, launcher, book, adapters)
+        watcher = Watcher(supervisor, launcher, book, processes.launch)
+        launcher.listen(processes.started, watcher.watch)
+        for note in (await launcher.processes()).values():
+            processes.started(note.pane_id, note.incarnation_id)
+        live = await trio.to_thread.run_sync(_live, store)
+        bridge = Bridge(
+            supervisor,
+            seats,
+            adapters,
+            operator_token,
+            head_pane,
+            processes=processes,
+            stopping=stopping or Stopping(),
+        )
+        yield OpenBridge(bridge, partial(watcher.run, live))
+
+
+def _adapters(folder: Path, book: PaneBook) -> tuple[Adapter, ...]:
+    def transcripts() -> tuple[Path, ...]:
+        """Where any pane's Claude Code keeps its transcripts: each pane has an environment of its own."""
+        mine = transcript_roots()
+        return tuple({*mine, *(root for spec in book.specs() for root in transcript_roots(spec.environment))})
+
+    return ClaudeCodeAdapter(folder / SPOOL, transcripts), CodexAdapter(folder / SPOOL)
+
+
+def _launcher(
+    folder: Path,
+    store: str,
+    book: PaneBook,
+    seats: Seats,
+    harnesses: Harnesses,
+    fleet_url: Callable[[], str | None],
+) -> PaneLauncher:
+    links: dict[str, str] = {}
+    hook = HookCommand(deadline_seconds=harnesses.hook_deadline_seconds)
+    starting = Starting(book, folder / "incarnations", hook, links.get, fleet_url)
+    return PaneLauncher(
+        starting.command_for,
+        book,
+        seats,
+        links,
+        folder,
+        socket_path=str(folder / "local.sock"),
+        store_url=store,
+        tmux_server=harnesses.tmux_server,
+        grace_seconds=harnesses.stop_seconds,
+    )
+
+
+def _reconciler(harnesses: Harnesses, book: PaneBook) -> Reconciler:
+    if harnesses.reconcile is None:
+        return Notice()
+    argv = tuple(shlex.split(harnesses.reconcile))
+    if not argv:
+        raise ValueError("the reconciling command is empty")
+
+    def cwd_of(pane_id: str) -> str | None:
+        spec = book.get(pane_id)
+        return None if spec is None else spec.cwd
+
+    return CommandReconciler(argv, cwd_of, harnesses.reconcile_seconds)
+
+
+def _live(store: str) -> list[tuple[str, str]]:
+    """The panes' live incarnations, as (pane, incarnation); none in a store that only this process can read."""
+    if store.startswith("memory:"):
+        return []
+    with open_reader(store) as reader, reader.snapshot():
+        rows = [row for row in reader.raw("incarnations") if row["retired_at"] is None]
+    return [(str(row["pane_id"]), str(row["incarnation_id"])) for row in rows]  # a damaged row is its pane's matter
+
+
+def absolute_store(store: str) -> str:
+    """The same store by a URL that is good from any folder: hooks read it from theirs."""
+    scheme, slashes, path = store.partition(":///")
+    if not slashes or path.startswith("/") or scheme not in {"sqlite", "jsonl"}:
+        return store
+    return f"{scheme}:///{Path(path).absolute()}"

@@ -1,0 +1,238 @@
+"""Reconcilers of the reference bridge: a program of the user's, or a notice and nothing more.
+
+The program
+===========
+
+One process an attempt, in the pane's folder, one JSON object a line each way:
+
+    bridge ─▶ {"version": 1, "attempt": {"intent_id", "pane_id", "kind", "from_base", "to_base", "classification_op",
+                                         "triggers", "resumed", "planned_op", "starting_op"}}
+    program ─▶ {"plan": {"planned_op", "starting_op"}}            before it changes a file
+    bridge ─▶ {"planned": true}                                   now that is durable, and it may
+    program ─▶ {"reconciled": {"result_op", "workspace_commit", "payload",
+                               "anchor": {"change_id", "commit_id", "op_id"}, "covers"?, "discovered"?}}
+             | {"needs_recovery": {"reason", "bundle_path"?, "bundle_fingerprint"?, "details"?}}
+             | {"diverged": {"reason", "details"?}}               and then it exits with 0
+
+Whatever else it does (another line, another status, silence until the timeout) is no answer: the attempt failed, the
+runtime tries again with `resumed` set, and after `Options.crashes_max` it leaves the intent to a human.
+
+An attempt may outlive its bridge, which a machine's death does not even announce.  So it carries a mark in its
+environment, and before another attempt at the same intent begins, whatever carries that mark is provably gone.  Two
+attempts never change the same files at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+from attrs import frozen
+
+from fencepost.supervisor import (
+    Anchor,
+    AttemptView,
+    BaseTransition,
+    Diverged,
+    NeedsRecovery,
+    Reconciled,
+)
+from fencepost.supervisor.bridge.launchers.held import bridge_environment
+from fencepost.supervisor.bridge.processes import INCARNATION_VARIABLE, stop_processes
+
+__all__ = ["CommandReconciler", "NoAnswer", "Notice"]
+
+T = TypeVar("T")
+
+LINE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A payload has 1 MiB at most, and JSON can spell a character of one byte with six."""
+_STDERR_BYTES_MAX: Final = 4096
+_GRACE_SECONDS: Final = 2.0
+
+
+class NoAnswer(Exception):  # noqa: N818 - what it is
+    """The program did not answer as it must; the message says how, with what it wrote to stderr."""
+
+
+@frozen
+class Notice:
+    """Changes no file: somebody else moves the pane's files, and the agent is told that and what it must not trust.
+
+    The result is what the transition names as its target.  For a bridge whose panes work on files that are moved
+    before `detect` is called.
+    """
+
+    async def reconcile(self, attempt: AttemptView) -> Reconciled:
+        """See `Reconciler.reconcile`."""
+        intent = attempt.intent
+        payload = (
+            f"The files you work on have changed underneath you: their base moved from {intent.from_base} to "
+            f"{intent.to_base}.\nWhat you read before may be out of date, and this tool did not run. Read again what "
+            "you depend on, then decide anew what to do.\n"
+        )
+        anchor = Anchor(change_id=intent.to_base, commit_id=intent.to_base, op_id=intent.classification_op)
+        return Reconciled(intent.classification_op, intent.to_base, payload.encode(), anchor)
+
+
+@frozen
+class CommandReconciler:
+    """Runs a program for each attempt; see the module.  Runs on trio, needs Linux.
+
+    `cwd_of` answers the folder of a pane; `timeout_seconds` is for a whole attempt.
+    """
+
+    argv: tuple[str, ...]
+    cwd_of: Callable[[str], str | None]
+    timeout_seconds: float = 600.0
+
+    async def reconcile(self, attempt: AttemptView) -> Reconciled | NeedsRecovery | Diverged:
+        """See `Reconciler.reconcile`.  Raises `NoAnswer`, OSError, `StillRunning`."""
+        mark = f"reconcile:{attempt.intent.intent_id}"
+        await _gone(mark)
+        try:
+            with trio.fail_after(self.timeout_seconds):
+                return await self._run(attempt, mark)
+        except trio.TooSlowError:
+            raise NoAnswer(f"{self.argv[0]!r} took longer than {self.timeout_seconds:g} seconds") from None
+        finally:
+            with trio.CancelScope(shield=True):
+                await _gone(mark)
+
+    async def _run(self, attempt: AttemptView, mark: str) -> Reconciled | NeedsRecovery | Diverged:
+        process = await trio.lowlevel.open_process(
+            list(self.argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.cwd_of(attempt.intent.pane_id),
+            env={**bridge_environment(), "FENCEPOST_PANE": attempt.intent.pane_id, INCARNATION_VARIABLE: mark},
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = bytearray()
+        answer: Reconciled | NeedsRecovery | Diverged | None = None
+        failure: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_keep_the_end, process.stderr, said)
+            try:
+                talk = _Talk(attempt, process.stdin, process.stdout)
+                answer = await talk.until_answered()
+                status = await process.wait()
+                if status != 0:
+                    failure = NoAnswer(f"it answered, and then ended with status {status}")
+            except (NoAnswer, trio.BrokenResourceError) as error:
+                failure = error
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                with trio.CancelScope(shield=True):
+                    await process.wait()
+                raise
+            nursery.cancel_scope.cancel()
+        if failure is not None or answer is None:
+            raise NoAnswer(f"{self.argv[0]!r}: {failure}; on stderr: {bytes(said).decode(errors='replace')!a}")
+        return answer
+
+
+async def _gone(mark: str) -> None:
+    """Return when nothing of an attempt runs any more, be it of an earlier life of the bridge."""
+    stop = partial(stop_processes, mark, None, grace_seconds=_GRACE_SECONDS, remember=lambda _found: None)
+    await trio.to_thread.run_sync(stop)
+
+
+async def _keep_the_end(stream: trio.abc.ReceiveStream, kept: bytearray) -> None:
+    with suppress(trio.BrokenResourceError):
+        async for part in stream:
+            kept += part
+            del kept[:-_STDERR_BYTES_MAX]
+
+
+class _Talk:
+    """The lines of one attempt."""
+
+    def __init__(self, attempt: AttemptView, stdin: trio.abc.SendStream, stdout: trio.abc.ReceiveStream) -> None:
+        self._attempt = attempt
+        self._stdin = stdin
+        self._stdout = stdout
+        self._read = bytearray()
+
+    async def until_answered(self) -> Reconciled | NeedsRecovery | Diverged:
+        await self._say({"version": 1, "attempt": _told(self._attempt)})
+        while True:
+            match await self._line():
+                case {"plan": {"planned_op": str(planned), "starting_op": str(starting)}}:
+                    await self._attempt.plan(planned, starting)
+                    await self._say({"planned": True})
+                case {"reconciled": dict(members)}:
+                    return _checked(_reconciled, members)
+                case {"needs_recovery": dict(members)}:
+                    return _checked(NeedsRecovery, members)
+                case {"diverged": dict(members)}:
+                    return _checked(Diverged, members)
+                case other:
+                    raise NoAnswer(f"no such line is known: {other!r:.200}")
+
+    async def _say(self, members: Mapping[str, object]) -> None:
+        await self._stdin.send_all(json.dumps(members).encode() + b"\n")
+
+    async def _line(self) -> object:
+        while (end := self._read.find(b"\n")) < 0:
+            if len(self._read) > LINE_BYTES_MAX:
+                raise NoAnswer(f"it wrote a line of more than {LINE_BYTES_MAX} bytes")
+            part = await self._stdout.receive_some(65_536)
+            if not part:
+                raise NoAnswer("it ended without an answer")
+            self._read += part
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            raise NoAnswer(f"it wrote a line that is no JSON: {line!r:.200}") from None
+
+
+_TOLD: Final = ("intent_id", "pane_id", "kind", "from_base", "to_base", "classification_op", "triggers")
+
+
+def _told(attempt: AttemptView) -> dict[str, object]:
+    members = {name: getattr(attempt.intent, name) for name in _TOLD}
+    return {
+        **members,
+        "resumed": attempt.resumed,
+        "planned_op": attempt.planned_op,
+        "starting_op": attempt.starting_op,
+    }
+
+
+def _checked(make: Callable[..., T], members: Mapping[str, object]) -> T:
+    try:
+        return make(**members)
+    except (TypeError, ValueError) as error:  # InvalidIdentifier is one
+        raise NoAnswer(f"its answer is malformed: {error!s:.300}") from None
+
+
+def _reconciled(
+    result_op: str,
+    workspace_commit: str,
+    payload: str,
+    anchor: Mapping[str, str],
+    covers: Sequence[str] = (),
+    discovered: Sequence[Mapping[str, Any]] = (),
+) -> Reconciled:
+    if not isinstance(payload, str):
+        raise TypeError("payload must be text")
+    moved = tuple(BaseTransition(**one) for one in discovered)
+    where = Anchor(**anchor)
+    return Reconciled(result_op, workspace_commit, payload.encode(), where, covers=tuple(covers), discovered=moved)

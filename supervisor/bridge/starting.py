@@ -1,0 +1,124 @@
+"""What a pane's process is started with: its settings, its command line, its environment.
+
+Called by the launchers in a worker thread, for each start anew, because each incarnation has settings of its own and
+each start may have something else to say first.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from fencepost.supervisor import Launch
+from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.hook_settings import HookCommand, write_claude_settings, write_codex_home
+from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of
+from fencepost.supervisor.bridge.launchers.held import Command, LaunchError
+from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Terminal
+
+__all__ = ["Starting", "version_of"]
+
+_VERSION_SECONDS: Final = 20.0
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+[0-9A-Za-z.+-]*")
+_STANDS_STILL: Final = {"claude-code": {"DISABLE_AUTOUPDATER": "1"}}
+"""What keeps a harness at the version whose proofs its incarnation was launched with."""
+
+
+@frozen
+class Starting:
+    """Makes the command of each start.  `link_of` gives a pane's link token; `fleet_url` is known once it listens."""
+
+    book: PaneBook
+    folder: Path
+    hook: HookCommand
+    link_of: Callable[[str], str | None]
+    fleet_url: Callable[[], str | None]
+
+    def command_for(self, launch: Launch) -> Command:
+        """The command that starts `launch`.  Blocks for a few small files.
+
+        Raises `LaunchError` for a pane nothing is known of, ValueError for what no command line can carry, OSError.
+        """
+        spec = self.book.get(launch.pane_id)
+        if spec is None or spec.harness != launch.harness:
+            raise LaunchError(f"it is not known what to start in pane {launch.pane_id!r} as {launch.harness!r}")
+        settings = self._settings(launch, spec)
+        prompt = self.book.take_prompt(launch.pane_id)
+        argv = command_of(
+            launch,
+            settings,
+            program=spec.argv,
+            prompt=prompt,
+            session=_session(launch, spec),
+            headless=spec.terminal is Terminal.NONE,
+        )
+        environment = {
+            **spec.environment,
+            **_STANDS_STILL.get(launch.harness, {}),
+            **environment_of(launch, settings),
+            **self._ways_in(launch.pane_id),
+        }
+        return Command(argv, environment, cwd=spec.cwd, bare=True)
+
+    def _settings(self, launch: Launch, spec: PaneSpec) -> str:
+        if launch.harness == "codex":
+            return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, _codex_base(spec)))
+        return str(write_claude_settings(self.folder, launch.incarnation_id, self.hook))
+
+    def _ways_in(self, pane_id: str) -> dict[str, str]:
+        link, fleet = self.link_of(pane_id), self.fleet_url()
+        return {} if link is None or fleet is None else {"FENCEPOST_LINK": link, "FENCEPOST_FLEET": fleet}
+
+
+def _session(launch: Launch, spec: PaneSpec) -> Session | None:
+    """The conversation to go on with, or to begin under the id that the launch gives it."""
+    session_id = spec.session_id or launch.session_id
+    if session_id is None or not HARNESSES[launch.harness].names_sessions:
+        return None if session_id is None else Session(session_id)
+    return Session(session_id, is_new=not _has_begun(session_id, spec.environment))
+
+
+def _has_begun(session_id: str, environment: Mapping[str, str]) -> bool:
+    """Whether Claude Code has a transcript of the conversation: it refuses to resume one it has none of."""
+    wanted = f"{session_id}.jsonl"
+    return any(wanted == path.name for root in transcript_roots(environment) for path in root.glob("*/*.jsonl"))
+
+
+def _codex_base(spec: PaneSpec) -> str:
+    """The user's own configuration of Codex, which the generated home begins with."""
+    home = spec.environment.get("CODEX_HOME") or str(Path(spec.environment.get("HOME", "/")) / ".codex")
+    try:
+        return (Path(home) / "config.toml").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def version_of(spec: PaneSpec) -> str:
+    """The version that the pane's program says it has.  Blocks, up to 20 seconds.
+
+    Raises `LaunchError` where it cannot be asked; the pane is then not started either.
+    """
+    asked = [spec.argv[0], "--version"]
+    try:
+        done = subprocess.run(  # noqa: S603 - the program the user named, and no shell
+            asked,
+            env=dict(spec.environment),
+            cwd=spec.cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_VERSION_SECONDS,
+            check=False,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{spec.argv[0]!r:.200} could not be asked for its version: {error}") from error
+    said = done.stdout[:1024].decode(errors="replace")
+    found = _VERSION.search(said)
+    if done.returncode != 0 or found is None:
+        raise LaunchError(f"{spec.argv[0]!r:.200} --version said {said!r:.200}, with status {done.returncode}")
+    return found[0]

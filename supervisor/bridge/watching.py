@@ -1,0 +1,142 @@
+"""Notices that a pane's process has ended by itself, and does what the pane wants done then.
+
+    the process is gone ─▶ launch_failed (its incarnation is retired, what it was still told is owed again)
+                              │
+              the runtime replaces a startup attempt by itself, as often as it may
+                              │ else, by the pane's `restart`
+              owed: an intent is owed to the agent ─▶ launch        always ─▶ launch, after a pause
+              neither, or never ─▶ the pane stays without a process
+
+What ended while no bridge ran is noticed when one starts.  A process that the runtime itself is replacing is retired
+before it is stopped, so its end means nothing here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
+
+import trio
+from attrs import define, field
+
+from fencepost.supervisor import (
+    Applied,
+    DeliveryMode,
+    FencepostError,
+    IntentState,
+    LaunchBlocked,
+    StoreFault,
+    Supervisor,
+)
+from fencepost.supervisor.bridge.panes import PaneBook, Restart
+
+__all__ = ["Launching", "Watcher"]
+
+log: Final = logging.getLogger("fencepost.bridge")
+
+_OWED: Final = frozenset(
+    {IntentState.DETECTED, IntentState.RECONCILING, IntentState.MATERIALIZED, IntentState.DELIVERED}
+)
+_PAUSE_SECONDS: Final = 1.0
+_PAUSE_SECONDS_MAX: Final = 60.0
+_SETTLED_SECONDS: Final = 60.0
+"""A process that lived as long starts its pane's pauses over."""
+
+
+class Launching(Protocol):
+    """What is watched: who is told of starts, and waits for ends; `PaneLauncher` is one."""
+
+    async def wait(self, incarnation_id: str) -> None:
+        """Return when the incarnation's process is gone."""
+        ...
+
+
+@define(eq=False)
+class Watcher:
+    """Watches every process that was started, one task each, until it is cancelled."""
+
+    supervisor: Supervisor
+    launcher: Launching
+    book: PaneBook
+    launch: Callable[[str], Awaitable[object]]
+    """Launches in a pane what its book says."""
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+    _early: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
+    _pauses: dict[str, float] = field(factory=dict[str, float], init=False)
+
+    def watch(self, pane_id: str, incarnation_id: str) -> None:
+        """Watch the process of an incarnation from now on; one that is gone already is noticed as well."""
+        if self._nursery is None:
+            self._early.append((pane_id, incarnation_id))
+        else:
+            self._nursery.start_soon(self._watch, pane_id, incarnation_id)
+
+    async def run(self, live: Iterable[tuple[str, str]]) -> None:
+        """Watch `live`, the incarnations the store held live at its opening, and whatever is started later."""
+        async with trio.open_nursery() as self._nursery:
+            for pane_id, incarnation_id in {*live, *self._early}:
+                if self.book.get(pane_id) is not None:  # of others we know neither a process nor how to start one
+                    self.watch(pane_id, incarnation_id)
+            await trio.sleep_forever()
+
+    async def _watch(self, pane_id: str, incarnation_id: str) -> None:
+        begun = trio.current_time()
+        try:
+            await self.launcher.wait(incarnation_id)
+            if trio.current_time() - begun >= _SETTLED_SECONDS:
+                self._pauses.pop(pane_id, None)
+            await self._ended(pane_id, incarnation_id)
+        except LaunchBlocked as blocked:
+            log.info("pane %r is not started again: %s", pane_id, ascii(str(blocked)))
+        except StoreFault:
+            log.exception("the store failed")  # whoever asks next hears of it and ends the bridge
+        except Exception:
+            log.exception("pane %r: its process ended, and it could not be started again", pane_id)
+
+    async def _ended(self, pane_id: str, incarnation_id: str) -> None:
+        pane = self.supervisor.pane(pane_id)
+        replaced = await self._replaces_itself(pane_id, incarnation_id)
+        answer = await pane.launch_failed(incarnation_id, "the process ended")
+        if not isinstance(answer, Applied):
+            return  # the runtime ended it, or the host
+        log.info("pane %r: the process of incarnation %r ended", pane_id, incarnation_id)
+        spec = self.book.get(pane_id)
+        if not replaced and spec is not None and await self._wants_another(pane_id, spec.restart):
+            await self._start_again(pane_id, spec.restart)
+
+    async def _start_again(self, pane_id: str, restart: Restart) -> None:
+        while True:
+            await trio.sleep(self._pause(pane_id))
+            try:
+                await self.launch(pane_id)
+            except FencepostError:
+                raise
+            except Exception:
+                if restart is not Restart.ALWAYS:
+                    raise
+                log.exception("pane %r could not be started; it is tried again", pane_id)
+            else:
+                return
+
+    async def _replaces_itself(self, pane_id: str, incarnation_id: str) -> bool:
+        """Whether the runtime starts the successor: that of an attempt at a startup delivery."""
+        return any(
+            one.incarnation_id == incarnation_id and one.mode is DeliveryMode.RESTART_STARTUP and one.state in _OWED
+            for one in await self.supervisor.pane(pane_id).intents()
+        )
+
+    async def _wants_another(self, pane_id: str, restart: Restart) -> bool:
+        match restart:
+            case Restart.NEVER:
+                return False
+            case Restart.ALWAYS:
+                return True
+            case Restart.OWED:
+                return any(one.state in _OWED for one in await self.supervisor.pane(pane_id).intents())
+
+    def _pause(self, pane_id: str) -> float:
+        """None before the first start again, and then twice the last up to a minute."""
+        pause = self._pauses.get(pane_id, 0.0)
+        self._pauses[pane_id] = min(max(2 * pause, _PAUSE_SECONDS), _PAUSE_SECONDS_MAX)
+        return pause

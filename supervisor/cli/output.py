@@ -1,0 +1,71 @@
+"""How the program speaks: escaped, as lines of tab-separated fields, on a terminal as a table, or as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import click
+
+__all__ = ["Failed", "lines", "moment", "on_terminal", "say", "shown", "table"]
+
+
+class Failed(click.ClickException):
+    """It could not be done, for want of what it needs: exit status 2, and the message, escaped, on stderr."""
+
+    exit_code = 2
+
+    def __init__(self, message: object) -> None:
+        super().__init__(shown(message))
+
+
+def shown(value: object) -> str:
+    """Return `value` as text with which no terminal can be made to do anything."""
+    text = "-" if value is None else str(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def moment(nanoseconds: object) -> str:
+    """Return a stored time (64 bits of nanoseconds, so of the years 1677 to 2262) as ISO 8601 in UTC."""
+    if not isinstance(nanoseconds, int):
+        return shown(nanoseconds)
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"
+
+
+def say(line: str) -> None:
+    """Print a line; what the output's encoding lacks is escaped."""
+    encoding = sys.stdout.encoding or "ascii"
+    click.echo(line.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def on_terminal() -> bool:
+    """Whether a person is likely to read what is printed."""
+    return sys.stdout.isatty()
+
+
+def lines(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Show rows as lines of tab-separated fields, under a line of their names."""
+    say("\t".join(heads))
+    for row in rows:
+        say("\t".join(map(shown, row)))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Show rows as a table on a terminal, as `lines` elsewhere."""
+    if not on_terminal():
+        lines(heads, rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False)
+    for head in heads:
+        drawn.add_column(head, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(shown(cell)) for cell in row))
+    Console().print(drawn)

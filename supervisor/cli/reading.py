@@ -1,0 +1,57 @@
+"""What the program reads, and where it looks for it unless it is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from fencepost.mailbox.errors import FencepostError
+from fencepost.mailbox.mutation import DeadLetter, Event
+from fencepost.mailbox.stores.store import StoreReader, open_reader
+from fencepost.supervisor.cli.output import Failed
+
+__all__ = ["PAGE", "default_folder", "pages", "readable", "reading"]
+
+T = TypeVar("T", Event, DeadLetter)
+
+PAGE: Final = 1_000
+"""How many events or dead letters are held at once."""
+
+
+def default_folder() -> Path:
+    """Where a bridge keeps its things: the user's state directory, by the XDG rules."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "fencepost"
+
+
+@contextmanager
+def readable() -> Generator[None]:
+    """What goes wrong with a store becomes exit status 2."""
+    try:
+        yield
+    except (FencepostError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise Failed(error) from error
+
+
+@contextmanager
+def reading(url: str) -> Generator[StoreReader]:
+    """Open a reader and hold one moment of the store; what goes wrong becomes exit status 2."""
+    with readable(), open_reader(url) as reader, reader.snapshot():
+        yield reader
+
+
+def pages(read: Callable[[int, int | None], list[T]], after: int, limit: int | None) -> Iterator[T]:
+    """Yield what `read` answers, page by page."""
+    left = limit
+    while page := read(after, PAGE if left is None else min(PAGE, left)):
+        yield from page
+        after = page[-1].seq or after
+        if left is not None:
+            left -= len(page)
+            if left == 0:
+                return

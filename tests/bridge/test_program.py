@@ -1,0 +1,147 @@
+"""The whole bridge: real processes and hooks, a program that behaves as Claude Code does (`claude_program`)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+from attrs import evolve
+from bridge.program_world import World, moved, world
+
+from fencepost.supervisor import IntentState, SyncStatus
+from fencepost.supervisor.bridge.pane_processes import Occupied
+from fencepost.supervisor.bridge.panes import Restart, Terminal
+
+NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+WHERE = [Terminal.NONE, pytest.param(Terminal.TMUX, marks=NEEDS_TMUX)]
+
+
+@pytest.fixture
+async def place():
+    async with world() as made:
+        yield made
+
+
+async def states(life) -> list[IntentState]:
+    return [one.state for one in await life.pane.intents()]
+
+
+@pytest.mark.parametrize("terminal", WHERE)
+async def test_an_intent_blocks_a_whole_batch_and_is_acknowledged_by_the_next_turn(place: World, terminal):
+    async with place.bridge() as life:
+        launch = await life.processes.run("left", place.spec(prompt="go", terminal=terminal))
+        run = await place.next_run()
+        assert run.about["said"] == "go"
+        assert not run.about["resumed"]
+        assert run.about["environ"]["FENCEPOST_INCARNATION"] == launch.incarnation_id
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        denied = await run.batch("b1", "b2", "b3")
+        (intent,) = await life.pane.intents()
+        assert denied == [intent.payload.decode()] * 3
+        assert (intent.state, intent.batch_completed_at is None) == (IntentState.DELIVERED, False)
+        assert await run.batch("c1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        assert await life.pane.sync_status() is SyncStatus.IN_SYNC
+        assert await life.processes.end("left")
+
+
+@pytest.mark.parametrize("terminal", WHERE)
+async def test_a_process_that_dies_after_a_delivery_is_told_again_by_its_successor(place: World, terminal):
+    async with place.bridge() as life:
+        first = await life.processes.run("left", place.spec(prompt="go", terminal=terminal))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        assert None not in await run.batch("b1")
+        os.kill(run.about["pid"], signal.SIGKILL)
+        again = await place.next_run()
+        (intent,) = await life.pane.intents()
+        assert again.about["resumed"]
+        assert again.about["session"] == run.about["session"]
+        assert intent.payload.decode() in again.about["said"]
+        assert again.about["said"] != "go"
+        assert again.about["environ"]["FENCEPOST_STARTUP"] == intent.startup_delivery_id
+        assert await again.batch("c1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        assert first.incarnation_id != again.about["environ"]["FENCEPOST_INCARNATION"]
+        # A late hook of the one that died, by a process that lives in the pane now.
+        late = await again.ask(hook=late_call(again), incarnation=first.incarnation_id)
+        assert "deny" in late["said"]
+        assert [one.incarnation_id for one in await life.supervisor.dead_letters()] == [first.incarnation_id]
+        await life.processes.end("left")
+
+
+def late_call(run) -> dict:
+    where = {"session_id": run.about["session"], "transcript_path": "/nowhere", "cwd": "/ws", "prompt_id": "p"}
+    return {**where, "hook_event_name": "PreToolUse", "tool_use_id": "late", "tool_name": "Bash", "tool_input": {}}
+
+
+async def test_a_bridge_that_comes_back_goes_on_with_what_runs(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+    async with place.bridge() as life:
+        denied = await run.batch("b1", "b2")
+        (intent,) = await life.pane.intents()
+        assert denied == [intent.payload.decode()] * 2
+        assert await run.batch("c1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        os.kill(run.about["pid"], signal.SIGKILL)
+        await life.kind("incarnation.retired")
+        assert await life.processes.end("left") is False
+
+
+async def test_a_process_that_died_while_no_bridge_ran_is_noticed_by_the_next(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await run.batch("a1")
+        await life.pane.detect(moved())
+        assert None not in await run.batch("b1")
+    os.kill(run.about["pid"], signal.SIGKILL)
+    async with place.bridge() as life:
+        again = await place.next_run()
+        assert again.about["resumed"]
+        assert await again.batch("c1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        await life.processes.end("left")
+
+
+@pytest.mark.parametrize("restart", [Restart.OWED, Restart.NEVER])
+async def test_a_process_nothing_is_owed_to_is_not_started_again(place: World, restart):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go", restart=restart))
+        run = await place.next_run()
+        run.tell(exit=0)
+        await life.kind("incarnation.retired")
+        # Started again by hand, in the conversation it had.  Its first prompt was given once.
+        with pytest.raises(ValueError, match="first input"):
+            await life.processes.again("left")
+        await life.processes.again("left", "go on")
+        again = await place.next_run()
+        assert (again.about["resumed"], again.about["session"]) == (True, run.about["session"])
+        assert again.about["said"] == "go on"
+        await life.processes.end("left")
+
+
+@NEEDS_TMUX
+async def test_a_process_that_is_always_wanted_is_started_again(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go", restart=Restart.ALWAYS, terminal=Terminal.TMUX))
+        run = await place.next_run()
+        run.tell(exit=3)
+        again = await place.next_run()
+        assert (again.about["said"], again.about["session"]) == (None, run.about["session"])
+        with pytest.raises(Occupied, match="lives in pane left"):
+            await life.processes.run("left", place.spec(prompt="go"))
+        other = evolve(place.spec(prompt="other"), terminal=Terminal.TMUX)
+        await life.processes.run("left", other, replace=True)
+        new = await place.next_run()
+        assert new.about["said"] == "other"
+        assert new.about["session"] != run.about["session"]
+        assert await life.processes.end("left")
