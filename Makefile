@@ -17,7 +17,7 @@ BIN      := $(VENV)/bin
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/installed-%
-.PHONY: help demo test sweep model-check bench lint format typing clean
+.PHONY: help demo test sweep model-check bench test-claude lint format typing clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,23 @@ model-check: $(VENV)/installed-test ## check the protocol models (ARGS go to the
 bench: $(VENV)/installed-test ## measure; the numbers go to build/bench.json
 	@mkdir -p build
 	$(BIN)/python $(BENCH) $(ARGS)
+
+# The real harness, in the version the adapter was proved on.  It is not ours to hand on, so it is fetched, once.
+CLAUDE_VERSION := 2.1.197
+CLAUDE_FOLDER  := build/claude-code-$(CLAUDE_VERSION)
+CLAUDE_PACKAGE := @anthropic-ai/claude-code-linux-x64
+CLAUDE         := $(CLAUDE_FOLDER)/node_modules/$(CLAUDE_PACKAGE)/claude
+
+test-claude: $(VENV)/installed-test $(CLAUDE) ## run the real Claude Code against the bridge, offline (needs npm once)
+	FENCEPOST_CLAUDE=$(abspath $(CLAUDE)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py $(ARGS)
+
+$(CLAUDE):
+	@command -v npm >/dev/null || { echo "npm gets $(CLAUDE_PACKAGE), and there is no npm here." >&2; exit 1; }
+	npm install --prefix $(CLAUDE_FOLDER) --no-audit --no-fund --ignore-scripts --save-exact \
+	    --fetch-retries=4 --fetch-retry-mintimeout=2000 --fetch-retry-maxtimeout=10000 $(CLAUDE_PACKAGE)@$(CLAUDE_VERSION) || { \
+	    echo "npm's registry cannot be reached, or has no $(CLAUDE_PACKAGE)@$(CLAUDE_VERSION): nothing was tested." >&2; exit 1; }
+	@$(CLAUDE) --version
 
 # Outside the packages: a test's arguments are fixtures, it tries what no program should, and what a union's member
 # lacks fails the test itself.

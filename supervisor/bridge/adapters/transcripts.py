@@ -65,9 +65,11 @@ def transcript_roots(environment: Mapping[str, str] = os.environ) -> tuple[Path,
 
 
 def look_for(path: str, call: str, roots: Sequence[Path], deepest: int = WINDOW_BYTES_MAX) -> Look:
-    """Find the message that made `call`, in as much of the transcript's end as that takes, up to `deepest` bytes.
+    """Find the message that made `call`, in as much of the transcript's end as that takes.
 
-    Blocking; raises `RefusedPath`.
+    A call that is not in the last `deepest` bytes is not looked for further up.  One that is may be found together with
+    a line that is longer than that, such as the result before it: where its message begins is looked for as far as
+    anything is read.  Blocking; raises `RefusedPath`.
     """
     window = min(WINDOW_BYTES, deepest)
     with _opened(path, roots) as (descriptor, size):
@@ -78,9 +80,9 @@ def look_for(path: str, call: str, roots: Sequence[Path], deepest: int = WINDOW_
             whole = start == 0 or (isinstance(found, Place) and begins_here(entries, found))
             if whole or found in {NoTurn.NESTED, NoTurn.AMBIGUOUS}:
                 return Look(found, entries)
-            if window >= deepest:
+            if window >= (WINDOW_BYTES_MAX if isinstance(found, Place) else deepest):
                 return Look(NoTurn.MISSING, entries)  # it may begin before what may be read
-            window = min(window * 8, deepest)
+            window = min(window * 8, WINDOW_BYTES_MAX)
 
 
 def read_tail(path: str, roots: Sequence[Path], window: int = WINDOW_BYTES) -> list[Entry]:
