@@ -30,7 +30,7 @@ from fencepost.mailbox.mutation import Event
 from fencepost.mailbox.ports import Clock, IdSource, RuntimeKilled, SystemClock, UuidSource
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import IncarnationRecord
-from fencepost.mailbox.stores.store import open_store
+from fencepost.mailbox.stores.store import StoreReader, open_store
 from fencepost.supervisor.chaos import Chaos, steady_scheduling
 from fencepost.supervisor.events import EventHub
 from fencepost.supervisor.hosts import STOP_MARGIN, Host, Service, acquire_host
@@ -276,6 +276,10 @@ class Runtime:
             fault=None if fault is None else str(fault),
             line_depth=self.line.depth,
         )
+
+    def reader(self) -> StoreReader:
+        """Open the store's reading side; for any thread."""
+        return self._store.reader()
 
     def _count(self) -> StoreCounts:
         with self._store.reader() as reader:

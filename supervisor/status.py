@@ -9,7 +9,7 @@ from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import UNRESOLVED_STATES, BatchRecord, DeliveryRecord, IntentRecord
 from fencepost.mailbox.stores.store import StoreReader
 
-__all__ = ["RuntimeStatus", "StoreCounts", "count_store"]
+__all__ = ["RuntimeStatus", "StoreCounts", "count_store", "counted"]
 
 
 @frozen(kw_only=True)
@@ -45,14 +45,19 @@ class StoreCounts:
 def count_store(reader: StoreReader) -> StoreCounts:
     """Count what the status shows, all from one moment."""
     with reader.snapshot():
-        unresolved = tuple(state.value for state in UNRESOLVED_STATES)
-        return StoreCounts(
-            panes=reader.pane_count(),
-            unresolved_intents=reader.count(Query(IntentRecord, {"state": unresolved})),
-            open_batches=reader.count(Query(BatchRecord, {"checkpoint": None})),
-            uncertain_deliveries=(
-                reader.count(Query(IntentRecord, {"exhausted_at": NOT_NULL}))
-                + reader.count(Query(DeliveryRecord, {"resolved_at": None, "stop": Stop.UNCERTAIN.value}))
-            ),
-            dead_letters=reader.dead_letter_count(),
-        )
+        return counted(reader)
+
+
+def counted(reader: StoreReader) -> StoreCounts:
+    """Count it within a snapshot of the caller's."""
+    unresolved = tuple(state.value for state in UNRESOLVED_STATES)
+    return StoreCounts(
+        panes=reader.pane_count(),
+        unresolved_intents=reader.count(Query(IntentRecord, {"state": unresolved})),
+        open_batches=reader.count(Query(BatchRecord, {"checkpoint": None})),
+        uncertain_deliveries=(
+            reader.count(Query(IntentRecord, {"exhausted_at": NOT_NULL}))
+            + reader.count(Query(DeliveryRecord, {"resolved_at": None, "stop": Stop.UNCERTAIN.value}))
+        ),
+        dead_letters=reader.dead_letter_count(),
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fencepost.actors.messages import Answer, Applied, IntentView, Unchanged
 from fencepost.mailbox.address import Address, check_id
 from fencepost.mailbox.mutation import DeadLetter, Event
+from fencepost.mailbox.stores.store import StoreReader
 from fencepost.supervisor.arguments import count
 from fencepost.supervisor.pane import Pane
 from fencepost.supervisor.status import RuntimeStatus
@@ -67,6 +68,13 @@ class Supervisor:
     async def dead_letters(self, after: int = 0) -> list[DeadLetter]:
         """Refused and fenced calls with `seq` above `after`, oldest first (G-7)."""
         return await self._runtime.call(self._runtime.line.load_dead_letters, count("after", after))
+
+    def reader(self) -> StoreReader:
+        """The reading side of the open store, for lists and screens: it sees what is durable and disturbs nothing.
+
+        A plain call; what it returns blocks, so use it in a thread, and close it.  Raises `StoreFault`.
+        """
+        return self._runtime.reader()
 
     async def status(self) -> RuntimeStatus:
         """The runtime at this moment; answers also when the store has failed, naming the fault."""

@@ -68,9 +68,13 @@ class RowsReader:
 
     def pane_count(self) -> int:
         """See `StoreReader.pane_count`."""
+        return len(self.pane_ids())
+
+    def pane_ids(self) -> list[str]:
+        """See `StoreReader.pane_ids`."""
         with self._looking() as rows:
             tables = (rows.tables[IncarnationRecord], rows.tables[IntentRecord])
-            return len({pane_id for table in tables for pane_id, held in table.of_pane.items() if held})
+            return sorted({str(pane_id) for table in tables for pane_id, held in table.of_pane.items() if held})
 
     def dead_letter_count(self) -> int:
         """See `StoreReader.dead_letter_count`."""

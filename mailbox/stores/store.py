@@ -160,6 +160,10 @@ class StoreReader(Protocol):
         """Return how many panes ever had an incarnation or an intent; the history's length costs nothing."""
         ...
 
+    def pane_ids(self) -> list[str]:
+        """Return the panes of `pane_count` in the order of their ids; one whose id is no text is left out."""
+        ...
+
     def dead_letter_count(self) -> int:
         """Return how many dead letters there are."""
         ...

@@ -20,6 +20,7 @@ import fcntl
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,9 @@ from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
 __all__ = ["ANSWERED", "CUT", "NOT_STARTED", "Settings", "run"]
 
 log: Final = logging.getLogger("fencepost.bridge")
+
+_LOCK_LOOKS: Final = 10
+_LOCK_LOOK_SECONDS: Final = 0.02
 
 ANSWERED: Final = 0
 """Stopped because it was asked to, and everybody was answered."""
@@ -134,13 +138,23 @@ def _owned(folder: Path) -> Generator[None]:
     """Hold the folder against a second bridge, whatever store that has.  Raises `Unsafe`."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Unsafe(f"another bridge serves from {folder}") from None
+        if not _locked(descriptor):
+            raise Unsafe(f"another bridge serves from {folder}")
         yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the lock; who only looks whether somebody has it holds it for a moment, so one look is not enough."""
+    for _ in range(_LOCK_LOOKS):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_LOOK_SECONDS)
+        else:
+            return True
+    return False
 
 
 async def _obey_signals(stopping: Stopping, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -61,10 +61,10 @@ class Bridge:
     head_pane: str | None = None
     """The pane whose mailbox is the head seat's; None: there is no head."""
     tools: ToolEndpoint | None = None
-    processes: PaneProcesses | None = None
-    """What starts and ends the panes' processes; None: the bridge starts none."""
     limits: Limits = Factory(Limits)
     stopping: Stopping = Factory(Stopping)
+    processes: PaneProcesses | None = None
+    """What starts and ends the panes' processes; None: the bridge starts none."""
 
 
 class NotFound(LookupError):  # noqa: N818 - the answer 404

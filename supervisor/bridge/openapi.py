@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from fencepost.supervisor.bridge.limits import Limits
+from fencepost.supervisor.bridge.openapi_operator import OPERATOR_REQUESTS, OPERATOR_RESPONSES
 from fencepost.supervisor.bridge.routes import ROUTES, Listener, Route
+from fencepost.supervisor.bridge.schema import (
+    ANSWER as _ANSWER,
+    ID as _ID,
+    TEXT as _TEXT,
+    UUID as _UUID,
+    VERSION as _VERSION,
+    Schema,
+    object_of as _object,
+)
 
 __all__ = ["REQUESTS", "RESPONSES", "document"]
 
-Schema = dict[str, Any]
-
-
-def _object(required: str = "", **properties: Schema) -> Schema:
-    names = required.split()
-    return {"type": "object", "properties": properties} | ({"required": names} if names else {})
-
-
-_TEXT: Final[Schema] = {"type": "string"}
-_ID: Final[Schema] = {"type": "string", "pattern": "^[ -~]{1,256}$"}
-_UUID: Final[Schema] = {"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}
 _DIGEST: Final[Schema] = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _SECONDS: Final[Schema] = {"type": "number", "minimum": 0}
-_VERSION: Final[Schema] = {"const": 1}
 _DELIVERED: Final = _object(
     "intent_id incarnation_id turn_id batch_id", intent_id=_ID, incarnation_id=_ID, turn_id=_ID, batch_id=_ID
-)
-_ANSWER: Final = _object(
-    "version answer",
-    version=_VERSION,
-    answer={"enum": ["applied", "unchanged", "refused"]},
-    reason=_TEXT,
-    detail=_TEXT,
 )
 _EVENT: Final = _object(
     "event_id delivery_id pane_id mechanism text",
@@ -79,11 +70,6 @@ _HOOK_ANSWER: Final = _object(
 )
 _HOW: Final = _object("", version=_VERSION, native={"type": ["string", "null"]}, delay={"type": ["string", "null"]})
 
-_WORDS: Final[Schema] = {"type": "array", "items": _TEXT, "minItems": 1}
-_MAYBE_WORDS: Final[Schema] = {"oneOf": [_WORDS, {"type": "null"}]}
-_TERMINAL: Final[Schema] = {"enum": ["tmux", "none"]}
-_RESTART: Final[Schema] = {"enum": ["owed", "always", "never"]}
-
 REQUESTS: Final[dict[str, Schema]] = {
     "acknowledge": _HOW,
     "head_acknowledge": _HOW,
@@ -94,19 +80,7 @@ REQUESTS: Final[dict[str, Schema]] = {
     "tools": _object("version", version=_VERSION),
     "head_reply": _object("version text", version=_VERSION, text=_TEXT),
     "admit": _object("version", version=_VERSION, pid={"type": ["integer", "null"]}),
-    "run_process": _object(
-        "version",
-        version=_VERSION,
-        argv=_WORDS,
-        cwd=_TEXT,
-        environment={"type": "object", "additionalProperties": _TEXT},
-        harness=_ID,
-        terminal=_TERMINAL,
-        restart=_RESTART,
-        prompt=_TEXT,
-        session_id=_ID,
-        replace={"type": "boolean"},
-    ),
+    **OPERATOR_REQUESTS,
 }
 """By route, the body that it takes."""
 
@@ -123,31 +97,8 @@ RESPONSES: Final[dict[str, Schema]] = {
     "head_reply": _ANSWER,
     "admit": _object("version pane", version=_VERSION, pane=_ID, link=_TEXT, pid={"type": "integer"}),
     "dismiss": _object("version pane dismissed", version=_VERSION, pane=_ID, dismissed={"type": "boolean"}),
-    "run_process": _object(
-        "version pane incarnation_id epoch startup_delivery_id attach",
-        version=_VERSION,
-        pane=_ID,
-        incarnation_id=_ID,
-        epoch={"type": "integer"},
-        startup_delivery_id={"type": ["string", "null"]},
-        attach=_MAYBE_WORDS,
-    ),
-    "look_at_process": _object(
-        "version pane argv cwd harness terminal restart session_id pid incarnation_id attach",
-        version=_VERSION,
-        pane=_ID,
-        argv=_WORDS,
-        cwd=_TEXT,
-        harness=_ID,
-        terminal=_TERMINAL,
-        restart=_RESTART,
-        session_id={"type": ["string", "null"]},
-        pid={"type": ["integer", "null"]},
-        incarnation_id={"type": ["string", "null"]},
-        attach=_MAYBE_WORDS,
-    ),
-    "end_process": _object("version pane ended", version=_VERSION, pane=_ID, ended={"type": "boolean"}),
     "openapi": {"type": "object"},
+    **OPERATOR_RESPONSES,
 }
 """By route, the body of a 200."""
 

@@ -13,8 +13,12 @@ from typing import Final, TypeAlias
 from attrs import field, frozen
 
 from fencepost.supervisor import Answer, Supervisor
+from fencepost.supervisor.bridge.wire import Malformed
 
-__all__ = ["ACTIONS", "Action", "Field", "Run"]
+__all__ = ["ACTIONS", "TEXT_CHARACTERS_MAX", "Action", "Field", "Run", "read_fields"]
+
+TEXT_CHARACTERS_MAX: Final = 4_096
+"""Characters of a field; whoever decides something says so in a few sentences."""
 
 Run: TypeAlias = Callable[[Supervisor, str, Mapping[str, str]], Awaitable[Answer]]
 """Takes the supervisor, a pane id and the fields by name; raises what the runtime raises for them."""
@@ -171,3 +175,20 @@ _ACTIONS: Final = (
 
 ACTIONS: Final[Mapping[str, Action]] = MappingProxyType({action.name: action for action in _ACTIONS})
 """By name, in the order in which they are best shown.  `revive` has no pane: what it is given for one is not read."""
+
+
+def read_fields(action: Action, given: Mapping[str, object]) -> dict[str, str]:
+    """The action's fields out of a JSON body or a form, all of them; others are ignored.
+
+    Raises `Malformed`, whose text names the field and repeats nothing.  What is no text, blank or too long is refused
+    here; the form of an id is judged by the runtime.
+    """
+    return {one.name: _text(given.get(one.name), one.name) for one in action.fields}
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise Malformed(f"{name} is required: text that is not blank")
+    if len(value) > TEXT_CHARACTERS_MAX:
+        raise Malformed(f"{name} must have {TEXT_CHARACTERS_MAX} characters at most")
+    return value

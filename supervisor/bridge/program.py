@@ -19,7 +19,6 @@ from typing import Final
 import trio
 from attrs import Factory, frozen
 
-from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import FleetSeatMailbox, HeadSeatOutbox, Reconciler, open_supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
@@ -36,6 +35,7 @@ from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.starting import Starting
 from fencepost.supervisor.bridge.watching import Watcher
+from fencepost.supervisor.overview import live_incarnations
 
 __all__ = ["Harnesses", "OpenBridge", "absolute_store", "open_bridge"]
 
@@ -106,7 +106,7 @@ async def open_bridge(
         launcher.listen(processes.started, watcher.watch)
         for note in (await launcher.processes()).values():
             processes.started(note.pane_id, note.incarnation_id)
-        live = await trio.to_thread.run_sync(_live, store)
+        live = await trio.to_thread.run_sync(live_incarnations, store)
         bridge = Bridge(
             supervisor,
             seats,
@@ -164,15 +164,6 @@ def _reconciler(harnesses: Harnesses, book: PaneBook) -> Reconciler:
         return None if spec is None else spec.cwd
 
     return CommandReconciler(argv, cwd_of, harnesses.reconcile_seconds)
-
-
-def _live(store: str) -> list[tuple[str, str]]:
-    """The panes' live incarnations, as (pane, incarnation); none in a store that only this process can read."""
-    if store.startswith("memory:"):
-        return []
-    with open_reader(store) as reader, reader.snapshot():
-        rows = [row for row in reader.raw("incarnations") if row["retired_at"] is None]
-    return [(str(row["pane_id"]), str(row["incarnation_id"])) for row in rows]  # a damaged row is its pane's matter
 
 
 def absolute_store(store: str) -> str:

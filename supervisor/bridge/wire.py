@@ -32,7 +32,9 @@ __all__ = [
     "fingerprint_of",
     "hook_answer",
     "how_acknowledged",
+    "id_of",
     "is_digest",
+    "optional_text",
     "parse",
     "process_of",
     "query",
@@ -163,14 +165,14 @@ def read_hook(members: Members) -> HookEvent | Delivered:
     if delivered is not None:
         if not isinstance(delivered, dict):
             raise Malformed("delivered must be an object")
-        ids = (_id(delivered, name) for name in ("intent_id", "incarnation_id", "turn_id", "batch_id"))
+        ids = (id_of(delivered, name) for name in ("intent_id", "incarnation_id", "turn_id", "batch_id"))
         return Delivered(*ids)
     if not isinstance(event, dict):
         raise Malformed("event must be an object")
     wait = members.get("wait_seconds", 0)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= 1_000_000:
         raise Malformed("wait_seconds must be a number of seconds")
-    return HookEvent(_id(members, "incarnation_id"), _id(members, "harness"), event, float(wait))
+    return HookEvent(id_of(members, "incarnation_id"), id_of(members, "harness"), event, float(wait))
 
 
 def read_message(members: Members) -> InboundPost:
@@ -186,7 +188,7 @@ def read_message(members: Members) -> InboundPost:
 
 def how_acknowledged(members: Members) -> tuple[str | None, str | None]:
     """What an acknowledgement may add: the harness's own word, and a known delay."""
-    return _optional_text(members, "native"), _optional_text(members, "delay")
+    return optional_text(members, "native"), optional_text(members, "delay")
 
 
 def reply_text(members: Members) -> str:
@@ -212,14 +214,16 @@ def process_of(members: Members) -> int | None:
     return pid
 
 
-def _id(members: Members, name: str) -> str:
+def id_of(members: Members, name: str) -> str:
+    """The id of that name.  Raises `Malformed`."""
     value = members.get(name)
     if not isinstance(value, str) or _ID.fullmatch(value) is None:
         raise Malformed(f"{name} must be 1 to 256 printable ASCII characters")
     return value
 
 
-def _optional_text(members: Members, name: str) -> str | None:
+def optional_text(members: Members, name: str) -> str | None:
+    """The text of that name, if there is one.  Raises `Malformed`."""
     value = members.get(name)
     if value is not None and not isinstance(value, str):
         raise Malformed(f"{name} must be text")

@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 from fencepost.mailbox.stores.store import SCHEMES
-from fencepost.supervisor.cli import serve_command, store_commands
+from fencepost.supervisor.cli import run_command, serve_command, store_commands
 from fencepost.supervisor.cli.output import say
 
 __all__ = ["main"]
@@ -71,6 +71,7 @@ _COMMANDS: Final[tuple[click.Command, ...]] = (
     store_commands.dead_letters,
     store_commands.events,
     serve_command.serve,
+    run_command.run,
 )
 
 for _command in _COMMANDS:

@@ -671,6 +671,8 @@ async def test_panes_and_dead_letters_are_counted_alike_by_both_stores(tmp_path:
                 await Pane(there, "only launched").launch()
                 await Pane(there, "only detected").detect("op-1")
                 assert (reader.pane_count(), reader.dead_letter_count()) == (9, 1)
+                named = ["apart", "broken", "discarded", "exhausted", "only detected", "only launched", "restarted"]
+                assert reader.pane_ids() == [*named, "soft", "waiting"]
 
 
 async def test_raw_rows_are_the_same_in_both_stores(tmp_path: Path) -> None:
@@ -684,6 +686,15 @@ async def test_raw_rows_are_the_same_in_both_stores(tmp_path: Path) -> None:
     for table in RAW_TABLES:
         by_text = [sorted(map(repr, (sorted(row.items()) for row in rows[table]))) for rows in (in_file, in_memory)]
         assert by_text[0] == by_text[1]
+
+
+def test_a_pane_whose_id_is_no_text_is_not_named(loose: Path) -> None:
+    with open_reader(f"sqlite:///{loose}") as reader:
+        named = reader.pane_ids()
+    damage(loose, intent(12, "pane_id = CAST(x'ff' AS TEXT)"), intent(11, "pane_id = x'37'"))
+    with open_reader(f"sqlite:///{loose}") as reader:
+        assert reader.pane_ids() == named
+        assert reader.pane_count() == len(named) + 2
 
 
 def test_raw_rows_may_hold_anything(loose: Path) -> None:

@@ -1,0 +1,205 @@
+"""The operator's routes: how everything stands, and what only he may have done.
+
+An operator is told why something failed, in the runtime's own words; whatever in them is not printable is escaped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+from uuid import uuid4
+
+import trio
+from attrs import asdict
+
+from fencepost.supervisor import (
+    ActorCrashed,
+    ActorQuarantined,
+    BaseTransition,
+    DeliveryReport,
+    FencepostError,
+    MailboxClosed,
+    MailboxFull,
+    Outbound,
+    RuntimeStatus,
+    StoreFault,
+    TransitionKind,
+)
+from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
+from fencepost.supervisor.overview import Fleet, fleet
+from fencepost.supervisor.pane_history import PaneHistory, pane_history
+
+if TYPE_CHECKING:
+    from fencepost.supervisor.bridge.handlers import Answered, Call
+
+__all__ = ["OPERATOR_HANDLERS", "PANES_MAX"]
+
+log: Final = logging.getLogger("fencepost.bridge")
+
+PANES_MAX: Final = 1_000
+"""How many panes one status tells of."""
+_WORDS_MAX: Final = 1_000
+
+T = TypeVar("T")
+
+_NOT_NOW: Final = (StoreFault, MailboxClosed, MailboxFull, ActorCrashed, ActorQuarantined)
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+async def operator_status(call: Call) -> Answered:
+    """`GET operator/status`: the runtime, and every pane in a line; also when the store has failed."""
+    runtime = await call.bridge.supervisor.status()
+
+    def look() -> Fleet:
+        with call.bridge.supervisor.reader() as reader:
+            return fleet(reader, runtime.quarantined, panes_max=PANES_MAX)
+
+    try:
+        found = await trio.to_thread.run_sync(look)
+    except StoreFault as error:
+        return 200, _status(runtime, None, (_plain(str(error)),))
+    return 200, _status(runtime, found, found.damage)
+
+
+def _status(runtime: RuntimeStatus, found: Fleet | None, damage: tuple[str, ...]) -> dict[str, object]:
+    return {
+        "version": wire.VERSION,
+        "runtime": asdict(runtime),
+        "panes": None if found is None else [asdict(line) for line in found.panes],
+        "panes_left_out": 0 if found is None else found.left_out,
+        "damage": list(damage),
+    }
+
+
+async def operator_pane(call: Call) -> Answered:
+    """`GET operator/panes/{pane}`: what ran in a pane, and what was and is owed to it."""
+    runtime, pane_id = await call.bridge.supervisor.status(), call.parameters["pane"]
+
+    def look() -> PaneHistory:
+        with call.bridge.supervisor.reader() as reader:
+            return pane_history(reader, pane_id, runtime.quarantined)
+
+    try:
+        found = await trio.to_thread.run_sync(look)
+    except StoreFault as error:  # of this reading alone: the runtime tells of its own
+        return _failed(503, error)
+    if not found.is_known:
+        return 404, _error("nothing is stored of this pane")
+    return 200, {"version": wire.VERSION, **asdict(found)}
+
+
+# -- what a program does -----------------------------------------------------------------------------------------------
+
+
+async def detect(call: Call) -> Answered:
+    """`POST operator/panes/{pane}/transitions`: a base moved."""
+    supervisor, pane, members = call.bridge.supervisor, call.pane, wire.versioned(call.members)
+    kind = members.get("kind")
+    if not isinstance(kind, str) or kind not in {one.value for one in TransitionKind}:
+        raise wire.Malformed(f"kind must be {' or '.join(one.value for one in TransitionKind)}")
+    from_base, to_base = wire.id_of(members, "from_base"), wire.id_of(members, "to_base")
+    operations = wire.id_of(members, "classification_op"), wire.id_of(members, "trigger_op")
+    ambiguous = wire.optional_text(members, "ambiguous")
+
+    async def carry_out() -> dict[str, object]:
+        said = await pane.detect(BaseTransition(TransitionKind(kind), from_base, to_base, *operations, ambiguous))
+        view = await supervisor.intent(said.intent_id).view()
+        return {
+            "version": wire.VERSION,
+            "intent_id": said.intent_id,
+            "seq": said.seq,
+            "state": None if view is None else view.state.value,
+            "coalesced": said.coalesced,
+        }
+
+    return _answered(await _in_words(call, carry_out))
+
+
+async def deliver(call: Call) -> Answered:
+    """`POST operator/panes/{pane}/deliveries`: send a message; answers once it is known how far it got."""
+    pane, members = call.pane, wire.versioned(call.members)
+    text, via = wire.reply_text(members), wire.id_of(members, "via")
+    delivery_id = wire.optional_text(members, "delivery_id") or str(uuid4())
+
+    async def carry_out() -> dict[str, object]:
+        said = await call.unless_gone(lambda: pane.deliver(Outbound(text, via, delivery_id)))
+        if said is None:
+            raise TypeError("the pane did not answer")
+        return _report(said)
+
+    return _answered(await _in_words(call, carry_out))
+
+
+def _report(said: DeliveryReport) -> dict[str, object]:
+    members = {name: value for name, value in asdict(said).items() if value is not None or name == "delivery_id"}
+    return {"version": wire.VERSION, **members}
+
+
+# -- what a human decides ----------------------------------------------------------------------------------------------
+
+
+def _action(action: Action) -> Callable[[Call], Awaitable[Answered]]:
+    """The handler of one of `ACTIONS`: its fields are the body's members."""
+
+    async def handle(call: Call) -> Answered:
+        fields = read_fields(action, wire.versioned(call.members))
+        pane_id = call.parameters.get("pane", "")
+
+        async def carry_out() -> dict[str, object]:
+            return wire.answer(await action.run(call.bridge.supervisor, pane_id, fields))
+
+        return _answered(await _in_words(call, carry_out))
+
+    return handle
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+async def _in_words(call: Call, work: Callable[[], Awaitable[T]]) -> T | Answered:
+    """What `work` answers, or why it could not: 400, 409 and 503 as `app` has them, in the error's own words."""
+    call.identity.confirm()
+    try:
+        return await work()
+    except _NOT_NOW as error:
+        call.bridge.stopping.heard(error)
+        return _failed(503, error)
+    except wire.Malformed:
+        raise
+    except FencepostError as error:
+        return _failed(400 if isinstance(error, ValueError) else 409, error)
+    except ValueError as error:
+        return _failed(400, error)
+
+
+def _failed(status: int, error: Exception) -> Answered:
+    log.info("operator: %d (%s)", status, ascii(error)[:300])
+    return status, _error(_plain(str(error)))
+
+
+def _answered(said: Mapping[str, object] | Answered) -> Answered:
+    return (200, said) if isinstance(said, Mapping) else said
+
+
+def _error(words: str) -> dict[str, object]:
+    return {"version": wire.VERSION, "error": words}
+
+
+def _plain(text: str) -> str:
+    """Printable and not long, whatever a runtime's words may repeat."""
+    short = text if len(text) <= _WORDS_MAX else f"{text[:_WORDS_MAX]}…"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+
+
+OPERATOR_HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
+    "operator_status": operator_status,
+    "operator_pane": operator_pane,
+    "detect": detect,
+    "deliver": deliver,
+    **{name: _action(action) for name, action in ACTIONS.items()},
+}
+"""By route."""

@@ -1,0 +1,155 @@
+"""`fencepost run`: an agent in a pane, under a bridge, from one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from fencepost.supervisor.cli.output import Failed, on_terminal, say, shown
+from fencepost.supervisor.cli.reading import default_folder
+
+__all__ = ["run"]
+
+_START_SECONDS: Final = 120.0
+"""What the start of a process may take: an old one is stopped first, and a reconciliation may come before it."""
+REFUSED: Final = 1
+
+
+def _environment() -> dict[str, str]:
+    """This shell's environment without what speaks of a pane it may itself be in."""
+    of_a_pane = {name for name in os.environ if name.startswith("FENCEPOST_")} | {"TMUX", "TMUX_PANE", "TERM"}
+    return {name: value for name, value in os.environ.items() if name not in of_a_pane}
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="""\b
+Examples:
+  fencepost run --pane left -- claude --model opus
+  fencepost run --pane left --prompt "Fix the failing test" -- claude
+  fencepost run --pane left                     look at it again, or start again what ran there
+  fencepost run --pane ci --no-terminal --prompt "Run the tests" -- claude
+  fencepost run --pane right --detach -- codex
+""",
+)
+@click.option("--pane", required=True, metavar="NAME", help="The pane; the name is yours to choose.")
+@click.option("--folder", type=click.Path(path_type=Path), help="The bridge's folder [$XDG_STATE_HOME/fencepost].")
+@click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
+@click.option("--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex.")
+@click.option("--session", metavar="ID", help="The conversation to go on with.")
+@click.option("--cwd", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Where it runs [here].")
+@click.option("--terminal/--no-terminal", default=True, help="In a tmux pane, or headless with its output in a file.")
+@click.option("--detach", is_flag=True, help="Do not look at the pane, only start it.")
+@click.option("--replace", is_flag=True, help="End the process that lives in the pane first.")
+@click.option(
+    "--restart",
+    type=click.Choice(["owed", "always", "never"]),
+    default="owed",
+    help="Start again when it ends by itself: if an intent is owed to its agent (default), always, or never.",
+)
+@click.option("--serve/--no-serve", default=True, help="Start a bridge in the background if none serves the folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and do not look at the pane.")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED)
+def run(
+    *,
+    pane: str,
+    folder: Path | None,
+    prompt: str | None,
+    harness: str | None,
+    session: str | None,
+    cwd: Path | None,
+    terminal: bool,
+    detach: bool,
+    replace: bool,
+    restart: str,
+    serve: bool,
+    as_json: bool,
+    program: tuple[str, ...],
+) -> None:
+    """Start an agent's harness in a pane, under the bridge, and look at it.
+
+    PROGRAM with its options is started now, and again whenever the bridge must replace it, in this folder and with
+    this shell's environment (which is kept in the bridge's private folder).  Without one, this looks at what lives in
+    the pane, or starts again what ran there.  Leave tmux with its own key (C-b d); the agent goes on.
+
+    Exit status: 0; 1 if the bridge refuses, and says why; 2 for wrong usage and where no bridge can be had.
+    """
+    where = (folder or default_folder()).absolute()
+    if serve:
+        _ensure_served(where)
+    members: dict[str, object] = {"replace": replace}
+    if prompt is not None:
+        members["prompt"] = prompt
+    if program:
+        members |= {
+            "argv": list(program),
+            "cwd": str((cwd or Path.cwd()).absolute()),
+            "environment": _environment(),
+            "terminal": "tmux" if terminal else "none",
+            "restart": restart,
+            **{name: value for name, value in (("harness", harness), ("session_id", session)) if value is not None},
+        }
+    started = _started(where, pane, members, look_first=not program and not replace and prompt is None)
+    if as_json:
+        say(json.dumps(started))
+        return
+    _tell(where, pane, started)
+    attach = started.get("attach")
+    if attach and not detach and on_terminal():
+        _look(attach)
+
+
+def _ensure_served(folder: Path) -> None:
+    try:
+        from fencepost.supervisor.bridge import app as _needed
+        from fencepost.supervisor.bridge.background import BridgeNotStarted, ensure_served
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("fencepost"):
+            raise
+        raise Failed(f"there is no {error.name}: install fencepost[bridge]") from error
+    del _needed
+    try:
+        if ensure_served(folder):
+            click.echo(f"a bridge serves from {shown(folder)} now", err=True)
+    except (BridgeNotStarted, OSError) as error:
+        raise Failed(error) from error
+
+
+def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> dict[str, Any]:
+    from fencepost.supervisor.bridge.client import ClientError, Operator, RequestRejected
+
+    operator, path = Operator(folder), f"operator/panes/{quote(pane, safe='')}/process"
+    try:
+        if look_first:
+            found = operator.request("GET", path)
+            if found.get("pid") is not None:
+                return found
+        return operator.request("PUT", path, members, seconds=_START_SECONDS)
+    except RequestRejected as refused:
+        click.echo(f"Error: {shown(refused)}", err=True)
+        click.get_current_context().exit(REFUSED)
+    except ClientError as error:
+        raise Failed(error) from error
+    raise AssertionError  # `exit` does not return
+
+
+def _tell(folder: Path, pane: str, started: Mapping[str, Any]) -> None:
+    from fencepost.supervisor.bridge.launching import output_path
+
+    say(f"pane {shown(pane)}: incarnation {shown(started.get('incarnation_id'))}")
+    if started.get("startup_delivery_id") is not None:
+        say("It is told first what moved while it was away; a prompt was not given.")
+    if started.get("attach") is None:
+        say(f"What it prints is in {shown(output_path(folder, pane))}")
+
+
+def _look(attach: Sequence[str]) -> None:
+    """Become tmux, at that pane.  A tmux that this shell is in does not hinder it: the bridge's server is another."""
+    environment = {name: value for name, value in os.environ.items() if name not in {"TMUX", "TMUX_PANE"}}
+    os.execvpe(attach[0], list(attach), environment)  # noqa: S606 - tmux, with the bridge's own arguments
