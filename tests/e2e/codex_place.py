@@ -41,6 +41,7 @@ class CodexPlace:
         self.users = self.home / ".codex"
         self.project = folder / "ws"
         self.bin = folder / "bin"
+        self.hook_does = "nothing"
         for made in (self.home, self.users, self.project, self.bin):
             made.mkdir(mode=0o700)
         (self.bin / "codex").symlink_to(CODEX)
@@ -65,7 +66,9 @@ class CodexPlace:
         """Start Codex in a CODEX_HOME, and leave it running."""
         return subprocess.Popen(
             [CODEX, *arguments],
-            env=self.environment(CODEX_HOME=str(home), HOOK_LOG=str(self.folder / "hooks.jsonl")),
+            env=self.environment(
+                CODEX_HOME=str(home), HOOK_LOG=str(self.folder / "hooks.jsonl"), HOOK_DOES=self.hook_does
+            ),
             cwd=self.project,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

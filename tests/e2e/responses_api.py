@@ -40,7 +40,7 @@ class ResponsesApi:
 
     turns: list[Turn]
     apart: dict[str, list[Turn]] = field(factory=dict)
-    """Turns for a conversation of its own, by its latest prompt: a nested agent's."""
+    """Turns for whoever's latest prompt holds the text: a nested agent, a process with another first input."""
     requests: list[dict[str, Any]] = field(factory=list)
     """The bodies of the requests that offer tools, in the order they came."""
     asides: list[dict[str, Any]] = field(factory=list)
@@ -59,7 +59,8 @@ class ResponsesApi:
                 return f"resp_aside_{len(self.asides)}", [says("aside")]
             self.requests.append(request)
             response_id = f"resp_{len(self.requests)}"
-            turns = self.apart.get(_texts(request)[-1], self.turns)
+            latest = _texts(request)[-1]
+            turns = next((turns for text, turns in self.apart.items() if text in latest), self.turns)
             turn = turns.pop(0) if turns else [says("done")]
         if not isinstance(turn, Held):
             return response_id, turn(request) if callable(turn) else turn

@@ -54,6 +54,39 @@ def test_a_turn_id_is_in_the_prompts_hook_and_in_every_call_that_follows() -> No
         }
 
 
+@pytest.mark.parametrize(("does", "reason"), [("deny", "ünïcode\nand more"), ("deny by status 2", "why")])
+def test_a_denial_keeps_a_call_from_running_and_its_reason_is_wrapped(does: str, reason: str) -> None:
+    with codex_place(PARALLEL) as there:
+        there.hook_does = does
+        there.run(generated(there), *EXEC, BYPASS, "go")
+        assert there.files() == []
+        assert there.api.results() == {
+            "a": f"Command blocked by PreToolUse hook: {reason}. Command: touch x",
+            "b": f"Command blocked by PreToolUse hook: {reason}. Command: touch y",
+        }
+
+
+class Impatient(HookCommand):
+    timeout_seconds = 1
+
+
+@pytest.mark.parametrize("does", ["deny by status", "half an answer", "die", "hang"])
+def test_a_hook_that_fails_lets_the_call_run(does: str) -> None:
+    with codex_place(PARALLEL) as there:
+        there.hook_does = does
+        home = write_codex_home(there.folder / "incarnations", "one", Impatient(program=LOGGING.program), there.users)
+        there.run(home, *EXEC, BYPASS, "go")
+        assert (there.files(), len(there.hooks())) == (["x", "y"], 3)
+
+
+def test_a_patch_has_a_hook() -> None:
+    patch = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: patched\n+x\n*** End Patch\nEOF"
+    with codex_place([shell("p", patch)]) as there:
+        there.hook_does = "deny"
+        there.run(generated(there), *EXEC, BYPASS, "go")
+        assert (there.files(), [event.get("tool_use_id") for event in there.hooks()]) == ([], [None, "p"])
+
+
 def test_a_conversation_is_resumed_in_the_next_incarnations_home_and_in_no_home_alone() -> None:
     with codex_place(PARALLEL) as there:
         there.run(generated(there), *EXEC, BYPASS, "first")
