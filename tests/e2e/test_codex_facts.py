@@ -134,6 +134,18 @@ def test_the_users_login_is_used_and_a_login_in_a_pane_is_the_users() -> None:
         assert json.loads((there.users / "auth.json").read_text())["OPENAI_API_KEY"] == "sk-renewed"
 
 
+def test_the_users_instructions_and_skills_are_read_in_every_home() -> None:
+    with codex_place() as there:
+        (there.users / "AGENTS.md").write_text("Be brief, said the user.")
+        skill = there.users / "skills" / "weaving"
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text("---\nname: weaving\ndescription: How the user weaves.\n---\nWeave.\n")
+        for incarnation_id in ("one", "two"):
+            there.run(generated(there, incarnation_id), *EXEC, BYPASS, "go")
+            said = json.dumps(there.api.inputs()[-1])
+            assert ("Be brief, said the user." in said, "How the user weaves." in said) == (True, True)
+
+
 def test_the_bypass_runs_a_projects_hooks_unreviewed_and_so_such_a_project_is_refused() -> None:
     with codex_place([shell("a", "touch x")]) as there:
         home = generated(there)
