@@ -17,7 +17,7 @@ BIN      := $(VENV)/bin
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/installed-%
-.PHONY: help demo test sweep model-check bench test-codex lint format typing clean
+.PHONY: help demo test sweep model-check bench test-claude test-codex lint format typing clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -39,7 +39,23 @@ bench: $(VENV)/installed-test ## measure; the numbers go to build/bench.json
 	$(BIN)/python $(BENCH) $(ARGS)
 
 # The real harness, in the version the adapter was proved on.  It is not ours to hand on, so it is fetched, once.
-# Its package holds a version a platform; this one is the native binary for Linux on x86-64.
+CLAUDE_VERSION := 2.1.197
+CLAUDE_FOLDER  := build/claude-code-$(CLAUDE_VERSION)
+CLAUDE_PACKAGE := @anthropic-ai/claude-code-linux-x64
+CLAUDE         := $(CLAUDE_FOLDER)/node_modules/$(CLAUDE_PACKAGE)/claude
+
+test-claude: $(VENV)/installed-test $(CLAUDE) ## run the real Claude Code against the bridge, offline (needs npm once)
+	FENCEPOST_CLAUDE=$(abspath $(CLAUDE)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py $(ARGS)
+
+$(CLAUDE):
+	@command -v npm >/dev/null || { echo "npm gets $(CLAUDE_PACKAGE), and there is no npm here." >&2; exit 1; }
+	npm install --prefix $(CLAUDE_FOLDER) --no-audit --no-fund --ignore-scripts --save-exact \
+	    --fetch-retries=4 --fetch-retry-mintimeout=2000 --fetch-retry-maxtimeout=10000 $(CLAUDE_PACKAGE)@$(CLAUDE_VERSION) || { \
+	    echo "npm's registry cannot be reached, or has no $(CLAUDE_PACKAGE)@$(CLAUDE_VERSION): nothing was tested." >&2; exit 1; }
+	@$(CLAUDE) --version
+
+# The same for Codex.  Its package holds a version a platform; this one is the native binary for Linux on x86-64.
 CODEX_VERSION := 0.171.0
 CODEX_FOLDER  := build/codex-$(CODEX_VERSION)
 CODEX_PACKAGE := @openai/codex@$(CODEX_VERSION)-linux-x64

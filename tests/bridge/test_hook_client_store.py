@@ -14,11 +14,21 @@ from bridges import Workspace, moved, payload_of
 from claude_session import ClaudeSession
 from hook_programs import call, finish, place
 
-from fencepost.supervisor import Allow, Capabilities, ModelTurn, NeedsRecovery, Reason, ToolBoundary, open_supervisor
+from fencepost.supervisor import (
+    Allow,
+    Capabilities,
+    IntentState,
+    ModelTurn,
+    NeedsRecovery,
+    Reason,
+    ToolBoundary,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters import HookAnswer, spool as spool_module
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.spool import parse_spool
+from fencepost.supervisor.bridge.startup_tag import tagged_input
 
 PANE = "pane/1"
 ALLOWED = HookAnswer()
@@ -377,6 +387,41 @@ async def test_a_completion_nobody_took_is_taken_in_and_the_next_turn_acknowledg
     async with opened(here) as pane:
         (event,) = session.turn("b")
         assert await adapter_of(here, session).on_hook(pane, incarnation, event, 5) == ALLOWED
+        assert (await pane.intents())[0].acknowledged_at is not None
+
+
+async def test_a_call_that_was_denied_while_files_moved_was_told_nothing_and_the_next_turn_is(here) -> None:
+    session = ClaudeSession(here.folder)
+    (first,) = session.turn("a")
+    async with opened(here, Workspace(gate=trio.Event())) as pane:  # gone before it is done
+        await _detected(here, pane)
+        incarnation = here.environment["FENCEPOST_INCARNATION"]
+        answer = await adapter_of(here, session).on_hook(pane, incarnation, first, 0)
+        assert answer.delivered is None
+    assert here.run(first).reason == hook.BARRIER
+    here.run(session.ended("a"), "PostToolBatch")
+    async with opened(here) as pane:
+        while (await pane.intents())[0].state is not IntentState.MATERIALIZED:
+            await trio.lowlevel.checkpoint()
+        (later,) = session.turn("b")
+        answer = await adapter_of(here, session).on_hook(pane, incarnation, later, 5)
+        assert TOLD in json.loads(answer.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
+        assert answer.delivered is not None
+        assert (await pane.intents())[0].acknowledged_at is None
+    assert here.spooled() == []
+
+
+async def test_a_replacement_whose_first_call_nobody_took_is_not_replaced_again(here) -> None:
+    session = ClaudeSession(here.folder)
+    async with opened(here) as pane:
+        await _materialized(here, pane)
+        startup = (await launched(here, pane)).startup
+        incarnation = here.environment["FENCEPOST_INCARNATION"]
+        await adapter_of(here, session).on_hook(pane, incarnation, session.prompt(tagged_input(startup)), 5)
+    assert here.run(session.turn("a")[0]).reason == TOLD
+    async with opened(here) as pane:
+        (later,) = session.turn("b")
+        assert await adapter_of(here, session).on_hook(pane, incarnation, later, 5) == ALLOWED
         assert (await pane.intents())[0].acknowledged_at is not None
 
 

@@ -15,12 +15,15 @@ from typing import Final
 import trio
 from attrs import evolve
 
-from fencepost.supervisor import BlockGeneric, BlockRestart, Decision, Pane, Reason, ToolBoundary
+from fencepost.supervisor import BlockGeneric, BlockRestart, Decision, IntentState, Pane, Reason, ToolBoundary
 from fencepost.supervisor.bridge.adapters.spool import Spool, Spooled, SpoolHeld, Unseen
 
 __all__ = ["Gate"]
 
 _LOGGER: Final = logging.getLogger(__name__)
+
+_NO_BARRIER: Final = frozenset({IntentState.DETECTED, IntentState.ACKNOWLEDGED, IntentState.SUPERSEDED})
+"""As the hook program reads the store (`hook._BARRIERS`)."""
 
 _HELD: Final = BlockGeneric(
     Reason.RECONCILING, "What ran while the supervisor was away is still being written down. Try again shortly."
@@ -42,7 +45,8 @@ class Gate:
     ) -> Decision:
         """Ask the pane about `boundary`, after `retell` told it of each unseen event; False from it means: not clear.
 
-        An event that cannot be told makes every batch not yet admitted a "maybe" (contract I-4), until a restart.
+        An event that cannot be told makes every batch not yet admitted a "maybe" (contract I-4), until a restart.  A
+        call that met a barrier is not told: see `_was_denied`.
         Raises what the pane raises, and OSError for a spool that is not private.
         """
         if self._spool is None:
@@ -70,6 +74,8 @@ class Gate:
     ) -> Decision:
         unclear = spooled.unclear
         for unseen in spooled.unseen:
+            if await _was_denied(pane, unseen):
+                continue
             if not await retell(pane, unseen) and unseen.incarnation_id == boundary.incarnation_id:
                 unclear = True
         if unclear:
@@ -78,3 +84,16 @@ class Gate:
         if not unclear or isinstance(decision, BlockRestart):
             spooled.clear()
         return decision
+
+
+async def _was_denied(pane: Pane, unseen: Unseen) -> bool:
+    """Whether this is a call that its hook denied because of a barrier, which still stands: it did not pass.
+
+    Asked about it, the pane would take its answer for one that an agent is given.  Nobody reads this one: a payload in
+    it would count as offered, and an agent that was never told would be taken for one that was.
+    """
+    if unseen.event.get("hook_event_name") != "PreToolUse":
+        return False
+    return any(
+        one.state not in _NO_BARRIER and one.incarnation_id == unseen.incarnation_id for one in await pane.intents()
+    )
