@@ -39,8 +39,9 @@ class ResponsesApi:
     """What the model says next is taken from `turns`; after the last it says that it is done."""
 
     turns: list[Turn]
-    apart: dict[str, list[Turn]] = field(factory=dict)
-    """Turns for whoever's latest prompt holds the text: a nested agent, a process with another first input."""
+    apart: dict[str, list[list[Turn]]] = field(factory=dict)
+    """Turns for prompts that hold the text, in the order they are given: of a nested agent, of a later process.  So an
+    earlier one, which may ask once more before it ends, takes nothing that is meant for its successor."""
     requests: list[dict[str, Any]] = field(factory=list)
     """The bodies of the requests that offer tools, in the order they came."""
     asides: list[dict[str, Any]] = field(factory=list)
@@ -50,6 +51,7 @@ class ResponsesApi:
     url: str = ""
     _lock: threading.Lock = field(factory=threading.Lock)
     _ended: threading.Event = field(factory=threading.Event)
+    _begun: dict[str, list[Turn]] = field(factory=dict)
 
     def next_turn(self, request: dict[str, Any]) -> tuple[str, Sequence[Item]]:
         """Record a request; the id and the items of the response to it."""
@@ -59,8 +61,7 @@ class ResponsesApi:
                 return f"resp_aside_{len(self.asides)}", [says("aside")]
             self.requests.append(request)
             response_id = f"resp_{len(self.requests)}"
-            latest = _texts(request)[-1]
-            turns = next((turns for text, turns in self.apart.items() if text in latest), self.turns)
+            turns = self._turns_of(_texts(request)[-1])
             turn = turns.pop(0) if turns else [says("done")]
         if not isinstance(turn, Held):
             return response_id, turn(request) if callable(turn) else turn
@@ -68,6 +69,12 @@ class ResponsesApi:
         while not (turn.go.wait(0.05) or self._ended.is_set()):
             pass
         return response_id, turn.items
+
+    def _turns_of(self, prompt: str) -> list[Turn]:
+        for text, in_order in self.apart.items():
+            if text in prompt and prompt not in self._begun:
+                self._begun[prompt] = in_order.pop(0) if in_order else []
+        return self._begun.get(prompt, self.turns)
 
     def inputs(self) -> list[list[Item]]:
         """What the model was sent, one list of input items a request."""

@@ -93,8 +93,8 @@ STARTUP = "<fencepost-startup"
 
 
 @contextmanager
-def world(turns: list[Turn], told: list[Turn], terminal: str = "none") -> Iterator[World]:
-    """A served bridge; `turns` are what the model says at first, `told` what it says once it was told."""
+def world(turns: list[Turn], told: list[list[Turn]], terminal: str = "none") -> Iterator[World]:
+    """A served bridge; `turns` are what the model says at first, `told` what it says to each process that is told."""
     server = f"fpx-{uuid.uuid4().hex[:12]}"
     options = ("--tmux-server", server, "--stop-grace", "1", "--hook-deadline", "30")
     with codex_place(*turns) as there, served_bridge(there.folder, *options) as (bridge, reconciliations):
@@ -126,7 +126,7 @@ def asked(turn: Held) -> None:
 @pytest.mark.parametrize("terminal", WHERE)
 def test_two_parallel_calls_are_blocked_and_the_successor_is_told_what_was_saved(terminal: str) -> None:
     before, after = Held(PARALLEL), Held([shell("c", "touch z")])
-    with world([before], [after], terminal=terminal) as there:
+    with world([before], [[after]], terminal=terminal) as there:
         old = there.run("go")
         asked(before)
         assert BYPASS in there.argv()
@@ -150,7 +150,7 @@ def test_two_parallel_calls_are_blocked_and_the_successor_is_told_what_was_saved
 
 def test_a_killed_codex_is_resumed_and_told_what_it_is_owed() -> None:
     before, after = Held(PARALLEL), Held([shell("c", "touch z")])
-    with world([before], [after]) as there:
+    with world([before], [[after]]) as there:
         old = there.run("go")
         asked(before)
         session = there.bridge.eventually(lambda: there.process()["session_id"])
@@ -168,7 +168,7 @@ def test_a_killed_codex_is_resumed_and_told_what_it_is_owed() -> None:
 
 def test_a_process_that_is_killed_before_it_is_told_has_a_successor_that_is() -> None:
     before, lost, after = Held(PARALLEL), Held(), Held([shell("c", "touch z")])
-    with world([before], [lost, after]) as there:
+    with world([before], [[lost], [after]]) as there:
         there.run("go")
         asked(before)
         there.detect()
@@ -186,7 +186,7 @@ def test_a_process_that_is_killed_before_it_is_told_has_a_successor_that_is() ->
 
 def test_what_passes_while_the_bridge_is_dead_is_taken_in_and_nothing_is_lost() -> None:
     before, between, after = Held(PARALLEL), Held([shell("c", "touch z")]), Held([shell("d", "touch w")])
-    with world([before, between], [after]) as there:
+    with world([before, between], [[after]]) as there:
         there.run("go")
         asked(before)
         session = there.bridge.eventually(lambda: there.process()["session_id"])
@@ -209,7 +209,7 @@ def test_what_passes_while_the_bridge_is_dead_is_taken_in_and_nothing_is_lost() 
 
 def test_a_bridge_killed_while_files_move_goes_on_where_it_was() -> None:
     before, after = Held(PARALLEL), Held([shell("c", "touch z")])
-    with world([before], [after]) as there:
+    with world([before], [[after]]) as there:
         there.reconciliations.held = True
         there.run("go")
         asked(before)
@@ -229,7 +229,7 @@ def test_a_bridge_killed_while_files_move_goes_on_where_it_was() -> None:
 
 def test_a_bridge_killed_between_the_first_input_and_its_echo_tells_once_more() -> None:
     before, unproved, after = Held(PARALLEL), Held([shell("c", "touch z")]), Held([shell("d", "touch w")])
-    with world([before], [unproved, after]) as there:
+    with world([before], [[unproved], [after]]) as there:
         there.run("go")
         asked(before)
         there.detect()
@@ -250,7 +250,7 @@ def test_a_bridge_killed_between_the_first_input_and_its_echo_tells_once_more() 
 def test_one_conversation_goes_through_one_intent_after_another() -> None:
     before, between, after = Held(PARALLEL), Held([shell("c", "touch z")]), Held([shell("e", "touch v")])
     middle = Held([shell("d", "touch w")])
-    with world([before], [between, middle, after]) as there:
+    with world([before], [[between, middle], [after]]) as there:
         there.run("go")
         asked(before)
         session = there.bridge.eventually(lambda: there.process()["session_id"])
@@ -272,7 +272,7 @@ def test_one_conversation_goes_through_one_intent_after_another() -> None:
 def test_a_late_hook_of_the_dead_process_is_fenced_with_a_dead_letter() -> None:
     late: list[Item] = []
     before, after = Held(PARALLEL), Held(late)
-    with world([before], [after]) as there:
+    with world([before], [[after]]) as there:
         old = there.run("go")
         asked(before)
         there.detect()
@@ -319,7 +319,7 @@ def test_a_prompt_is_a_prompt_whatever_it_says(terminal: str, prompt: str) -> No
 
 def test_an_option_of_the_users_is_kept_and_one_that_ends_supervision_is_refused() -> None:
     said, after = Held(PARALLEL), Held()
-    with world([said], [after]) as there:
+    with world([said], [[after]]) as there:
         for undone in (["--disable", "hooks"], ["-c", "features.hooks=false"], ["--ephemeral"]):
             with pytest.raises(AssertionError, match=r"409 .*leave it out"):
                 there.run("go", *undone)
@@ -347,7 +347,7 @@ def test_a_pane_that_died_idle_is_started_again_in_its_conversation() -> None:
 
 def test_one_line_starts_it_with_the_users_own_environment() -> None:
     before, after = Held(PARALLEL), Held([shell("c", "touch z")])
-    with world([before], [after]) as there:
+    with world([before], [[after]]) as there:
         program = Path(sysconfig.get_path("scripts")) / "fencepost"
         words = ["run", "--folder", str(there.bridge.folder), "--no-serve", "--pane", PANE, "--no-terminal", "--json"]
         said = subprocess.run(

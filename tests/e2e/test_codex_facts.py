@@ -165,7 +165,7 @@ def test_a_nested_agents_hooks_name_its_callers_session_and_say_whose_they_are()
     spawn = calls("s", "spawn_agent", namespace="multi_agent_v1", message="do a part")
     wait = [shell("w", "while ! test -e nested; do sleep 0.05; done")]
     with codex_place([spawn], wait) as there:
-        there.api.apart["do a part"] = [[shell("n", "touch nested")]]
+        there.api.apart["do a part"] = [[[shell("n", "touch nested")]]]
         there.run(generated(there), *EXEC, BYPASS, "go")
         mine = [event for event in there.hooks() if not event.get("agent_id")]
         nested = [event for event in there.hooks() if event.get("agent_id")]
