@@ -40,6 +40,7 @@ __all__ = [
     "PaneLine",
     "Standing",
     "fleet",
+    "fleet_within",
     "live_incarnations",
     "pane_line",
 ]
@@ -151,16 +152,24 @@ def fleet(reader: StoreReader, quarantined: Collection[str] = (), *, panes_max: 
     `quarantined` are addresses as `RuntimeStatus.quarantined` has them.  Raises `StoreFault`.
     """
     with reader.snapshot():
-        look = Look(reader)
-        fencing: list[DeliveryRecord | FenceRecord] = [*look.select(Query(DeliveryRecord, {"resolved_at": None}))]
-        fencing += look.select(Query(FenceRecord))
-        names = sorted({*reader.pane_ids(), *(row.pane_id for row in fencing)})
-        told = names if panes_max is None else names[:panes_max]
-        lines = tuple(pane_line(reader, name, quarantined) for name in told)
-        totals = counted(reader)
+        return fleet_within(reader, quarantined, panes_max=panes_max)
+
+
+def fleet_within(reader: StoreReader, quarantined: Collection[str] = (), *, panes_max: int | None = None) -> Fleet:
+    """Look within a snapshot of the caller's; as `fleet` otherwise."""
+    look = Look(reader)
+    fencing: list[DeliveryRecord | FenceRecord] = [*look.select(Query(DeliveryRecord, {"resolved_at": None}))]
+    fencing += look.select(Query(FenceRecord))
+    names = sorted({*reader.pane_ids(), *(row.pane_id for row in fencing)})
+    told = names if panes_max is None else names[:panes_max]
+    lines = tuple(pane_line(reader, name, quarantined) for name in told)
     known = {damage for line in lines for damage in line.damage}
-    damage = tuple(one for one in look.damage if one not in known)
-    return Fleet(panes=lines, left_out=len(names) - len(told), totals=totals, damage=damage)
+    return Fleet(
+        panes=lines,
+        left_out=len(names) - len(told),
+        totals=counted(reader),
+        damage=tuple(one for one in look.damage if one not in known),
+    )
 
 
 def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = ()) -> PaneLine:

@@ -24,7 +24,17 @@ from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import Listener
 from fencepost.supervisor.bridge.seats import Member, SeatRegistry
 
-__all__ = ["Denied", "Identity", "Unsafe", "identify", "operator_token", "private_folder"]
+__all__ = [
+    "Denied",
+    "Identity",
+    "Unsafe",
+    "identify",
+    "operator_token",
+    "private_folder",
+    "read_operator_token",
+    "read_private",
+    "require_private_folder",
+]
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -99,6 +109,11 @@ def _bearer(headers: Headers) -> str:
 def private_folder(path: Path) -> Path:
     """Make a folder that only this user can enter, or see that it is one.  Raises `Unsafe` or OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return require_private_folder(path)
+
+
+def require_private_folder(path: Path) -> Path:
+    """See that a folder can be entered by this user only.  Raises `Unsafe`, or OSError where there is none."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise Unsafe(f"{path} must be a folder of yours with mode 0700 (chmod 700)")
@@ -110,7 +125,7 @@ def operator_token(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        return _read_token(path)
+        return read_operator_token(path)
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - opened exclusively above
         token = secrets.token_urlsafe(32)
         file.write(f"{token}\n")
@@ -119,13 +134,19 @@ def operator_token(path: Path) -> str:
     return token
 
 
-def _read_token(path: Path) -> str:
+def read_operator_token(path: Path) -> str:
+    """The token that its file holds.  Raises `Unsafe`, or OSError where there is none."""
+    token = read_private(path, 1024).strip().decode("ascii", "replace")
+    if len(token) < 32 or not token.isascii() or not token.isprintable():
+        raise Unsafe(f"{path} holds no token; delete it, and a new one is made")
+    return token
+
+
+def read_private(path: Path, bytes_max: int) -> bytes:
+    """The beginning of a file that only this user can read.  Raises `Unsafe`, or OSError where there is none."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:  # noqa: PTH123
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise Unsafe(f"{path} must be a file of yours with mode 0600 (chmod 600)")
-        token = file.read(1024).strip().decode("ascii", "replace")
-    if len(token) < 32 or not token.isascii() or not token.isprintable():
-        raise Unsafe(f"{path} holds no token; delete it, and a new one is made")
-    return token
+        return file.read(bytes_max)

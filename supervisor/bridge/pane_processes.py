@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import trio
 from attrs import define, evolve, field
 
-from fencepost.supervisor import Capabilities, IncarnationView, Launch, LaunchBlocked, Supervisor
+from fencepost.supervisor import IncarnationView, Launch, LaunchBlocked, Supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options
 from fencepost.supervisor.bridge.launching import PaneLauncher
@@ -50,11 +50,11 @@ class PaneProcesses:
         await self._check_free(pane_id, replace=replace)
         if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
             spec = evolve(spec, session_id=str(uuid.uuid4()))
-        capabilities = await self._capabilities(spec)  # asks the program: what cannot even tell its version is not kept
+        version = await _version(spec)  # what cannot even tell its version is not kept
         old = self.book.get(pane_id)
-        self.book.put(pane_id, spec)
+        self.book.put(pane_id, evolve(spec, version=version))
         try:
-            return await self.supervisor.pane(pane_id).launch(spec.harness, spec.session_id, capabilities)
+            return await self._launch(pane_id, spec, version)
         except LaunchBlocked:
             self.book.replace(pane_id, old)  # the runtime changed nothing: what was there is what is to be started
             raise
@@ -83,12 +83,13 @@ class PaneProcesses:
         spec = self.book.get(pane_id)
         if spec is None:
             raise LookupError(f"nothing was started in pane {pane_id!r} yet")
-        return await self.supervisor.pane(pane_id).launch(spec.harness, spec.session_id, await self._capabilities(spec))
+        version = await _version(spec)
+        self.book.judged(pane_id, version)
+        return await self._launch(pane_id, spec, version)
 
-    async def _capabilities(self, spec: PaneSpec) -> Capabilities:
-        """What the program proves at the version it has now."""
-        version = await trio.to_thread.run_sync(version_of, spec)
-        return self.adapters[spec.harness].capabilities(version)
+    async def _launch(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
+        capabilities = self.adapters[spec.harness].capabilities(version)
+        return await self.supervisor.pane(pane_id).launch(spec.harness, spec.session_id, capabilities)
 
     async def end(self, pane_id: str) -> bool:
         """Retire the pane's incarnation, then end its process for certain; False if it had none.
@@ -119,3 +120,7 @@ class PaneProcesses:
             and session_id.isprintable()
         ):
             self.book.learn_session(pane_id, session_id)
+
+
+async def _version(spec: PaneSpec) -> str:
+    return await trio.to_thread.run_sync(version_of, spec)

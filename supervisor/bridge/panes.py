@@ -86,7 +86,8 @@ class PaneSpec:
     """What is started in a pane; `argv` is the program with the user's own options, without what a start adds.
 
     `environment` is the process's whole environment but for what the bridge adds (docs/launchers.md).  `prompt` is a
-    first input that was not given yet.  `session_id` is the harness's conversation, once it is known.
+    first input that was not given yet.  `session_id` is the harness's conversation, once it is known; `version` is the
+    one the program had when its proofs were last judged.
     """
 
     argv: tuple[str, ...] = field(converter=_tuple, validator=_words)
@@ -97,6 +98,7 @@ class PaneSpec:
     restart: Restart = field(default=Restart.OWED, converter=Restart)
     prompt: str | None = field(default=None, repr=False)
     session_id: str | None = None
+    version: str | None = None
 
 
 class PaneBook:
@@ -135,6 +137,10 @@ class PaneBook:
             if spec is not None:
                 self._specs[pane_id] = spec
             self._write()
+
+    def judged(self, pane_id: str, version: str) -> None:
+        """The pane's incarnation is launched with what this version of the program proves.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, version=version))
 
     def learn_session(self, pane_id: str, session_id: str) -> None:
         """A hook told which conversation the pane's process has.  Durable on return."""

@@ -10,7 +10,7 @@ Nothing here decides anything; it says who knows whom.
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Final
 import trio
 from attrs import Factory, frozen
 
-from fencepost.supervisor import FleetSeatMailbox, HeadSeatOutbox, Reconciler, open_supervisor
+from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Reconciler, open_supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
@@ -90,7 +90,7 @@ async def open_bridge(
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
     adapters = {one.harness: one for one in (*_adapters(folder, book), *harnesses.adapters)}
-    launcher = _launcher(folder, store, book, seats, harnesses, fleet_url)
+    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
@@ -133,12 +133,17 @@ def _launcher(
     store: str,
     book: PaneBook,
     seats: Seats,
+    adapters: Mapping[str, Adapter],
     harnesses: Harnesses,
     fleet_url: Callable[[], str | None],
 ) -> PaneLauncher:
     links: dict[str, str] = {}
+
+    def proved(harness: str, version: str) -> Capabilities:
+        return adapters[harness].capabilities(version)
+
     hook = HookCommand(deadline_seconds=harnesses.hook_deadline_seconds)
-    starting = Starting(book, folder / "incarnations", hook, links.get, fleet_url)
+    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url)
     return PaneLauncher(
         starting.command_for,
         book,

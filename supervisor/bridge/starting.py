@@ -14,7 +14,7 @@ from typing import Final
 
 from attrs import frozen
 
-from fencepost.supervisor import Launch
+from fencepost.supervisor import Capabilities, Launch
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
 from fencepost.supervisor.bridge.codex_home import users_codex_home
 from fencepost.supervisor.bridge.hook_settings import HookCommand, write_claude_settings, write_codex_home
@@ -32,11 +32,16 @@ _STANDS_STILL: Final = {"claude-code": {"DISABLE_AUTOUPDATER": "1"}}
 
 @frozen
 class Starting:
-    """Makes the command of each start.  `link_of` gives a pane's link token; `fleet_url` is known once it listens."""
+    """Makes the command of each start.
+
+    `capabilities` answers what a version of a harness proves, `link_of` a pane's link token, `fleet_url` where the
+    fleet listener is, once it listens.
+    """
 
     book: PaneBook
     folder: Path
     hook: HookCommand
+    capabilities: Callable[[str, str], Capabilities]
     link_of: Callable[[str], str | None]
     fleet_url: Callable[[], str | None]
 
@@ -48,6 +53,7 @@ class Starting:
         spec = self.book.get(launch.pane_id)
         if spec is None or spec.harness != launch.harness:
             raise LaunchError(f"it is not known what to start in pane {launch.pane_id!r} as {launch.harness!r}")
+        self._check_proofs(launch.pane_id, spec)
         settings = self._settings(launch, spec)
         prompt = self.book.take_prompt(launch.pane_id)
         argv = command_of(
@@ -65,6 +71,15 @@ class Starting:
             **self._ways_in(launch.pane_id),
         }
         return Command(argv, environment, cwd=spec.cwd, bare=True)
+
+    def _check_proofs(self, pane_id: str, spec: PaneSpec) -> None:
+        """A successor is launched with its predecessor's capabilities, and the program may be another by now."""
+        judged, now = spec.version, version_of(spec)
+        if judged is not None and self.capabilities(spec.harness, judged) != self.capabilities(spec.harness, now):
+            raise LaunchError(
+                f"{spec.argv[0]!r:.200} is version {now} now and was {judged} when pane {pane_id!r} was started, and "
+                "does not prove the same; start the pane again yourself"
+            )
 
     def _settings(self, launch: Launch, spec: PaneSpec) -> str:
         if launch.harness == "codex":

@@ -1,12 +1,14 @@
-"""The `fencepost` program: looks into a store, beside an open runtime or without one, and serves the bridge.
+"""The `fencepost` program: looks into a store, asks a bridge that serves, and serves one.
 
-A module here holds a few commands each, which `main` gathers; what they share is in `output` and `reading`.
+A module here holds a few commands each, which `main` gathers; what they share is in `output` and `reading`.  What reads
+a store writes nothing and may run beside the runtime that owns it; what asks a bridge goes through its operator's
+listener.
 
 Stored text is not trusted: ids, reasons and event data were written by harnesses and bridges, so whatever a terminal
 might obey is shown escaped.  A payload is shown as its length and hash, never as itself.
 
-Exit status: 0; 1 if `check` found violations; 2 for wrong usage and for a store that cannot be read.  That of `serve`
-is told by its help.
+Exit status: 0; 1 if `check` found violations, or a bridge refused what it was asked; 2 for wrong usage, for a store
+that cannot be read, and where no bridge serves.  That of `serve` is told by its help.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ from typing import Final
 import click
 
 from fencepost.mailbox.stores.store import SCHEMES
-from fencepost.supervisor.cli import run_command, serve_command, store_commands
+from fencepost.supervisor.cli import (
+    events_command,
+    hook_command,
+    operator_commands,
+    run_command,
+    serve_command,
+    status_command,
+    store_commands,
+)
 from fencepost.supervisor.cli.output import say
 
 __all__ = ["main"]
@@ -33,19 +43,30 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     context.exit()
 
 
+class _InOrder(click.Group):
+    """Shows its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Their names."""
+        return list(self.commands)
+
+
 @click.group(
     name="fencepost",
+    cls=_InOrder,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"""\b
 Store URLs: {", ".join(scheme for scheme in SCHEMES if not scheme.startswith("memory"))}.  After three slashes
-a path is relative, after four it is absolute.
+a path is relative, after four it is absolute.  Without one it is bridge.db in the bridge's folder.
 
 \b
 Examples:
-  fencepost check sqlite:///bridge.db
-  fencepost check sqlite:////var/lib/bridge/bridge.db --json
+  fencepost serve &
+  fencepost status
+  fencepost events --follow
+  fencepost settle 7 DELIVERY --approval "ada: the pane was closed by hand"
   fencepost intents sqlite:///bridge.db --pane 7
-  fencepost events sqlite:///bridge.db --after 1200 --limit 50
+  fencepost check sqlite:////var/lib/bridge/bridge.db --json
 """,
 )
 @click.option(
@@ -57,22 +78,29 @@ Examples:
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Look into a fencepost store, or serve a bridge.
+    """Look into a fencepost store, ask a bridge that serves, or serve one.
 
-    Every command but serve only reads, and may run beside the runtime that owns the store.  Exit status: 0; 1 if
-    check found violations; 2 for wrong usage and for a store that cannot be read.
+    status, intents, events, dead-letters and check only read, and may run beside the runtime that owns the store.
+    settle, resolve, rearm, discard, revive, detect and deliver ask the bridge that serves from a folder.
+
+    Exit status: 0; 1 if check found violations or a bridge refused; 2 for wrong usage, for a store that cannot be read,
+    and where no bridge serves.
     """
 
 
-_COMMANDS: Final[tuple[click.Command, ...]] = (
-    store_commands.check,
-    store_commands.status,
+COMMANDS: Final[tuple[click.Command, ...]] = (
+    status_command.status,
     store_commands.intents,
+    events_command.events,
     store_commands.dead_letters,
-    store_commands.events,
+    store_commands.check,
+    *operator_commands.COMMANDS,
     serve_command.serve,
     run_command.run,
+    run_command.stop,
+    hook_command.hook_settings,
 )
+"""In the order in which the help shows them."""
 
-for _command in _COMMANDS:
+for _command in COMMANDS:
     main.add_command(_command)

@@ -1,14 +1,18 @@
-"""How the program speaks: escaped, as lines of tab-separated fields, on a terminal as a table, or as JSON."""
+"""How the program speaks: escaped, as lines of tab-separated fields, or as JSON."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 import click
 
-__all__ = ["Failed", "lines", "moment", "on_terminal", "say", "shown", "table"]
+__all__ = ["JSON", "Failed", "lines", "moment", "on_terminal", "say", "say_json", "shown"]
+
+JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, in ASCII.")
 
 
 class Failed(click.ClickException):
@@ -42,6 +46,11 @@ def say(line: str) -> None:
     click.echo(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
+def say_json(value: object) -> None:
+    """Print one JSON value on one line; in ASCII, so that nothing in it can speak to a terminal."""
+    say(json.dumps(value))
+
+
 def on_terminal() -> bool:
     """Whether a person is likely to read what is printed."""
     return sys.stdout.isatty()
@@ -52,20 +61,3 @@ def lines(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     say("\t".join(heads))
     for row in rows:
         say("\t".join(map(shown, row)))
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Show rows as a table on a terminal, as `lines` elsewhere."""
-    if not on_terminal():
-        lines(heads, rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False)
-    for head in heads:
-        drawn.add_column(head, overflow="fold")
-    for row in rows:
-        drawn.add_row(*(Text(shown(cell)) for cell in row))
-    Console().print(drawn)

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+import click
+
 from fencepost.mailbox.errors import FencepostError
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.stores.store import StoreReader, open_reader
 from fencepost.supervisor.cli.output import Failed
 
-__all__ = ["PAGE", "default_folder", "pages", "readable", "reading"]
+__all__ = ["FOLDER", "PAGE", "URL", "default_folder", "pages", "readable", "reading", "store_named"]
 
 T = TypeVar("T", Event, DeadLetter)
 
@@ -25,6 +27,25 @@ def default_folder() -> Path:
     """Where a bridge keeps its things: the user's state directory, by the XDG rules."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "fencepost"
+
+
+FOLDER: Final = click.option(
+    "--folder", type=click.Path(path_type=Path), help="The bridge's folder [$XDG_STATE_HOME/fencepost]."
+)
+URL: Final = click.argument("url", metavar="[URL]", required=False)
+
+
+def store_named(url: str | None, folder: Path | None) -> str:
+    """The store that a command is to read: the one named, or that of the bridge's folder."""
+    if url is not None:
+        if folder is not None:
+            raise click.UsageError("name a store or a folder, not both")
+        return url
+    folder = (folder or default_folder()).absolute()
+    path = folder / "bridge.db"
+    if not path.exists():
+        raise Failed(f"there is no {path}: no bridge has served from {folder}; name its --folder, or a store's URL")
+    return f"sqlite:///{path}"
 
 
 @contextmanager

@@ -1,24 +1,30 @@
-"""`fencepost run`: an agent in a pane, under a bridge, from one line."""
+"""`fencepost run` and `fencepost stop`: an agent in a pane, under a bridge, from one line."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import click
 
-from fencepost.supervisor.cli.output import Failed, on_terminal, say, shown
-from fencepost.supervisor.cli.reading import default_folder
+from fencepost.supervisor.bridge.client import Members
+from fencepost.supervisor.cli.operator_commands import asking, operator_of
+from fencepost.supervisor.cli.output import JSON, Failed, on_terminal, say, say_json, shown
+from fencepost.supervisor.cli.reading import FOLDER, default_folder
 
-__all__ = ["run"]
+__all__ = ["run", "stop"]
 
 _START_SECONDS: Final = 120.0
 """What the start of a process may take: an old one is stopped first, and a reconciliation may come before it."""
-REFUSED: Final = 1
+
+
+def _pane_id(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if not (1 <= len(text) <= 256 and text.isascii() and text.isprintable()):
+        raise click.BadParameter("it must be printable ASCII of 1 to 256 characters")
+    return text
 
 
 def _environment() -> dict[str, str]:
@@ -38,8 +44,8 @@ Examples:
   fencepost run --pane right --detach -- codex
 """,
 )
-@click.option("--pane", required=True, metavar="NAME", help="The pane; the name is yours to choose.")
-@click.option("--folder", type=click.Path(path_type=Path), help="The bridge's folder [$XDG_STATE_HOME/fencepost].")
+@click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane; the name is yours to choose.")
+@FOLDER
 @click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
 @click.option("--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex.")
 @click.option("--session", metavar="ID", help="The conversation to go on with.")
@@ -54,7 +60,7 @@ Examples:
     help="Start again when it ends by itself: if an intent is owed to its agent (default), always, or never.",
 )
 @click.option("--serve/--no-serve", default=True, help="Start a bridge in the background if none serves the folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and do not look at the pane.")
+@JSON
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def run(
     *,
@@ -78,7 +84,8 @@ def run(
     this shell's environment (which is kept in the bridge's private folder).  Without one, this looks at what lives in
     the pane, or starts again what ran there.  Leave tmux with its own key (C-b d); the agent goes on.
 
-    Exit status: 0; 1 if the bridge refuses, and says why; 2 for wrong usage and where no bridge can be had.
+    Exit status: 0; 1 if it cannot be started, and why; 2 for wrong usage and where no bridge can be had.  With --json
+    it prints what the bridge answered, and does not look at the pane.
     """
     where = (folder or default_folder()).absolute()
     if serve:
@@ -97,12 +104,39 @@ def run(
         }
     started = _started(where, pane, members, look_first=not program and not replace and prompt is None)
     if as_json:
-        say(json.dumps(started))
+        say_json(started)
         return
     _tell(where, pane, started)
     attach = started.get("attach")
     if attach and not detach and on_terminal():
         _look(attach)
+
+
+@click.command(
+    epilog="""\b
+Example:
+  fencepost stop --pane left
+"""
+)
+@click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane.")
+@FOLDER
+@JSON
+def stop(*, pane: str, folder: Path | None, as_json: bool) -> None:
+    """End the process that lives in a pane, with all it started, and start none in its place.
+
+    What is owed to its agent stays owed; `fencepost run` starts it again, in the conversation it had.  Exit status: 0,
+    also if nothing lives there; 1 if it does not end, and the pane is then conflicted; 2 where no bridge serves.
+    """
+    with asking():
+        said = operator_of(folder).request("DELETE", _process_of(pane), seconds=_START_SECONDS)
+    if as_json:
+        say_json(said)
+    else:
+        say(f"pane {shown(pane)}: {'ended' if said['ended'] else 'nothing lived there'}")
+
+
+def _process_of(pane: str) -> str:
+    return f"operator/panes/{quote(pane, safe='')}/process"
 
 
 def _ensure_served(folder: Path) -> None:
@@ -121,25 +155,17 @@ def _ensure_served(folder: Path) -> None:
         raise Failed(error) from error
 
 
-def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> dict[str, Any]:
-    from fencepost.supervisor.bridge.client import ClientError, Operator, RequestRejected
-
-    operator, path = Operator(folder), f"operator/panes/{quote(pane, safe='')}/process"
-    try:
+def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:
+    operator, path = operator_of(folder), _process_of(pane)
+    with asking():
         if look_first:
             found = operator.request("GET", path)
-            if found.get("pid") is not None:
+            if found["pid"] is not None:
                 return found
         return operator.request("PUT", path, members, seconds=_START_SECONDS)
-    except RequestRejected as refused:
-        click.echo(f"Error: {shown(refused)}", err=True)
-        click.get_current_context().exit(REFUSED)
-    except ClientError as error:
-        raise Failed(error) from error
-    raise AssertionError  # `exit` does not return
 
 
-def _tell(folder: Path, pane: str, started: Mapping[str, Any]) -> None:
+def _tell(folder: Path, pane: str, started: Members) -> None:
     from fencepost.supervisor.bridge.launching import output_path
 
     say(f"pane {shown(pane)}: incarnation {shown(started.get('incarnation_id'))}")

@@ -74,6 +74,7 @@ class Claude:
                 "session": self.session.session_id,
                 "cwd": str(Path.cwd()),
             }
+            print("claude is here", flush=True)
             if self.said is not None:
                 self.prompt(self.said)
             say(**about, said=self.said, resumed=self.resumed is not None, headless=self.headless, environ=fencepost)

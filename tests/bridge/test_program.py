@@ -8,9 +8,10 @@ import signal
 
 import pytest
 from attrs import evolve
+from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 
-from fencepost.supervisor import IntentState, SyncStatus
+from fencepost.supervisor import DeliveryMode, IntentState, SyncStatus
 from fencepost.supervisor.bridge.pane_processes import Occupied
 from fencepost.supervisor.bridge.panes import Restart, Terminal
 
@@ -145,3 +146,42 @@ async def test_a_process_that_is_always_wanted_is_started_again(place: World):
         assert new.about["said"] == "other"
         assert new.about["session"] != run.about["session"]
         assert await life.processes.end("left")
+
+
+async def test_a_version_nobody_proved_is_told_by_a_restart_only(place: World):
+    install(place.program.parent, "9.9.9")
+    async with place.bridge() as life:
+        first = await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        run.tell(batch=["b1"])  # it is ended before it could tell more of that
+        again = await place.next_run()
+        (intent,) = await life.pane.intents()
+        assert intent.payload.decode() in again.about["said"]
+        assert (again.about["session"], again.about["resumed"]) == (run.about["session"], True)
+        assert intent.mode is DeliveryMode.RESTART_STARTUP
+        assert await again.batch("c1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        assert first.incarnation_id != intent.incarnation_id
+        await life.processes.end("left")
+
+
+async def test_a_program_that_became_another_version_is_not_started_with_the_proofs_of_the_old(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await run.batch("a1")
+        await life.pane.detect(moved())
+        await run.batch("b1")
+        install(place.program.parent, "9.9.9")
+        await life.processes.end("left")
+        # An operator's start judges it anew.
+        launch = await life.processes.again("left")
+        again = await place.next_run()
+        assert launch.startup.payload.decode() in again.about["said"]
+        install(place.program.parent)
+        os.kill(again.about["pid"], signal.SIGKILL)  # before its first tool call: the runtime starts the successor
+        failed = await life.until(lambda event: "9.9.9 when pane" in str(event.data.get("reason")))
+        assert failed.kind == "incarnation.retired"
+        await life.kind("intent.exhausted")

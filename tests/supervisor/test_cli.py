@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -92,30 +93,6 @@ def test_check_for_machines(url: str, bad_url: str) -> None:
 # -- looking ------------------------------------------------------------------------------------------------------
 
 
-def test_status(url: str) -> None:
-    assert {row["what"]: int(row["count"]) for row in table_of(run("status", url))} == {
-        "panes": 7,
-        "live incarnations": 4,
-        "unresolved intents": 7,
-        "unresolved intents, detected": 2,
-        "unresolved intents, reconciling": 1,
-        "unresolved intents, materialized": 2,
-        "unresolved intents, delivered": 1,
-        "unresolved intents, recovery_required": 1,
-        "unresolved intents, topology_diverged": 0,
-        "exhausted intents": 1,
-        "dead letters": 1,
-    }
-
-
-def test_status_on_a_terminal_is_a_table(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "on_terminal", lambda: True)
-    lines = run("status", url).stdout.splitlines()
-    assert lines[0].split() == ["what", "count"]
-    assert lines[1].split() == ["panes", "7"]
-    assert len({len(line) for line in lines}) == 1
-
-
 def test_intents(url: str) -> None:
     rows = table_of(run("intents", url))
     assert len(rows) == 12
@@ -127,6 +104,15 @@ def test_intents(url: str) -> None:
     assert soft[2]["remark"] == "reason: covered by intent intent-2"
     assert (soft[3]["state"], soft[3]["mode"], soft[3]["incarnation"]) == ("delivered", "soft_batch", "incarnation-1")
     assert table_of(run("intents", url, "--pane", "nobody")) == []
+    told = [json.loads(line) for line in run("intents", url, "--json").stdout.splitlines()]
+    assert [(one["pane_id"], one["intent_id"]) for one in told] == [(row["pane"], row["intent"]) for row in rows]
+    assert {one["intent_id"]: one["payload"] for one in told}["intent-1"] == {"bytes": 21}
+
+
+def test_an_exhausted_intent_shows_what_a_discard_must_show(url: str) -> None:
+    (row,) = table_of(run("intents", url, "--pane", "exhausted"))
+    (told,) = map(json.loads, run("intents", url, "--pane", "exhausted", "--json").stdout.splitlines())
+    assert row["remark"] == f"exhausted; approval: {told['approval']}"
 
 
 def test_intents_that_cannot_be_read_are_shown_all_the_same(bad_url: str) -> None:
@@ -143,6 +129,10 @@ def test_events(url: str) -> None:
     assert [int(row["seq"]) for row in rows] == list(range(1, 75))
     assert rows[0]["at"] == "1970-01-01T00:00:00.000001000Z"
     assert json.loads(rows[0]["data"])["incarnation_id"] == "incarnation-1"
+    told = [json.loads(line) for line in run("events", url, "--json").stdout.splitlines()]
+    assert [one["seq"] for one in told] == list(range(1, 75))
+    assert told[0].keys() == {"seq", "at", "kind", "address", "data"}
+    assert told[0]["data"]["incarnation_id"] == "incarnation-1"
     some = table_of(run("events", url, "--after", "70", "--limit", "3"))
     assert [int(row["seq"]) for row in some] == [71, 72, 73]
     assert table_of(run("events", url, "--after", "74")) == []
@@ -163,6 +153,8 @@ def test_dead_letters(url: str) -> None:
         "unknown_incarnation",
     )
     assert table_of(run("dead-letters", url, "--after", "1")) == []
+    told = json.loads(run("dead-letters", url, "--json").stdout)
+    assert (told["seq"], told["reason"]) == (1, "unknown_incarnation")
 
 
 @pytest.mark.parametrize(
@@ -192,18 +184,41 @@ async def test_stored_text_is_escaped(tmp_path: Path) -> None:
         letter = NewDeadLetter(at=1, address=EVIL, call="retire", incarnation_id=EVIL, reason="odd", detail=EVIL)
         event = NewEvent(kind=EVIL, address=EVIL, at=1, data={"reason": EVIL, EVIL: "bell \x07"})
         await there.line.commit(Mutation(label="test.evil", events=(event,), dead_letters=(letter,)))
-    for command in ("intents", "events", "dead-letters"):
+    for command in ("intents", "events", "dead-letters", "status"):
+        machines = run(command, url, "--json").stdout
+        assert machines.isascii()
+        assert machines.replace("\n", "").isprintable()
         result = run(command, url)
         for line in result.stdout.splitlines():
             assert line.replace("\t", "").isprintable()
         assert "\\x1b]0;owned\\x07" in result.stdout or "\\u001b]0;owned\\u0007" in result.stdout
-        assert len(table_of(result)) == (2 if command == "events" else 1)
+        if command != "status":
+            assert len(table_of(result)) == (2 if command == "events" else 1)
 
 
 def test_a_violation_and_a_message_are_escaped(bad_url: str) -> None:
     result = run("check", bad_url)
     assert result.stdout.replace("\n", "").replace("\t", "").isprintable()
     assert run("check", f"sqlite:///{EVIL}").stderr.strip().isprintable()
+
+
+# -- the store of a folder -------------------------------------------------------------------------------------------
+
+
+def test_without_a_store_it_is_that_of_the_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "state" / "fencepost"
+    folder.mkdir(parents=True, mode=0o700)
+    for command in ("check", "status", "intents", "events", "dead-letters"):
+        missing = run(command, "--folder", str(folder))
+        assert (missing.exit_code, missing.stdout) == (2, "")
+        assert "no bridge has served from" in missing.stderr
+    shutil.copy(url.removeprefix("sqlite:///"), folder / "bridge.db")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for command in ("check", "status", "intents", "events", "dead-letters"):
+        named = run(command, "--folder", str(folder)).stdout
+        assert named == run(command).stdout
+        if command != "status":
+            assert named == run(command, url).stdout
 
 
 # -- exit status 2 ------------------------------------------------------------------------------------------------
@@ -234,8 +249,8 @@ def test_a_damaged_event_ends_the_list(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("check",),
         ("check", "a", "b"),
+        ("check", "sqlite:///a", "--folder", "b"),
         ("nothing",),
         ("events", "x", "--after", "-1"),
         ("events", "x", "--limit", "0"),
@@ -255,8 +270,18 @@ def test_help() -> None:
     assert result.exit_code == 0
     for word in ("check", "status", "intents", "dead-letters", "events", "Examples:", "sqlite:///bridge.db"):
         assert word in result.stdout
-    for command in cli.main.commands:
-        assert run(command, "--help").exit_code == 0
+    assert "..." not in result.stdout.partition("Commands:")[2]  # a sentence that is cut off helps nobody
+
+
+@pytest.mark.parametrize("command", cli.main.commands)
+def test_every_command_helps_with_an_example(command: str) -> None:
+    result = run(command, "--help")
+    assert (result.exit_code, f"  fencepost {command}" in result.stdout.partition("Example")[2]) == (0, True)
+
+
+@pytest.mark.parametrize("command", [name for name in cli.main.commands if name != "serve"])
+def test_every_command_speaks_json(command: str) -> None:
+    assert any("--json" in parameter.opts for parameter in cli.main.commands[command].params)
 
 
 def test_version(monkeypatch: pytest.MonkeyPatch) -> None:

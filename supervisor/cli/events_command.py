@@ -1,0 +1,85 @@
+"""`fencepost events`: what happened, and what happens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import click
+
+from fencepost.mailbox.mutation import Event
+from fencepost.mailbox.stores.store import StoreReader, open_reader
+from fencepost.supervisor.cli.output import JSON, moment, say, say_json, shown
+from fencepost.supervisor.cli.reading import FOLDER, PAGE, URL, pages, readable, reading, store_named
+from fencepost.supervisor.cli.store_commands import AFTER
+
+__all__ = ["events"]
+
+LOOK_SECONDS: Final = 0.25
+"""How often a store is looked at that is followed."""
+INTERRUPTED: Final = 130
+"""The exit status of a program that was interrupted from the keyboard."""
+
+_pause: Callable[[float], None] = time.sleep
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fencepost events sqlite:///bridge.db --after 1200 --limit 50
+  fencepost events --follow
+  fencepost events --follow --json | jq 'select(.kind | startswith("intent."))'
+"""
+)
+@URL
+@FOLDER
+@AFTER
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what happens, until Ctrl-C or --limit.")
+@JSON
+def events(url: str | None, folder: Path | None, after: int, limit: int | None, follow: bool, as_json: bool) -> None:
+    """List the stored events, oldest first.
+
+    The oldest ones may have been trimmed away.  --follow goes on to look for new ones, four times a second, without
+    being noticed by the runtime; it ends with exit status 130 on Ctrl-C, and 0 at --limit.  What is told live only
+    (`tool_update`, `runtime.faulted`) is in no store.  --json prints an object a line.
+    """
+    store, tell = store_named(url, folder), _tell_json if as_json else _tell
+    if not follow:
+        with reading(store) as reader:
+            tell(pages(reader.events, after, limit))
+        return
+    try:
+        with readable(), open_reader(store) as reader:
+            tell(_followed(reader, after, limit))
+    except KeyboardInterrupt:
+        click.get_current_context().exit(INTERRUPTED)
+
+
+def _tell(found: Iterable[Event]) -> None:
+    say("seq\tat\tkind\taddress\tdata")
+    for one in found:
+        say("\t".join(map(shown, (one.seq, moment(one.at), one.kind, one.address, json.dumps(dict(one.data))))))
+
+
+def _tell_json(found: Iterable[Event]) -> None:
+    for one in found:
+        say_json({"seq": one.seq, "at": one.at, "kind": one.kind, "address": one.address, "data": dict(one.data)})
+
+
+def _followed(reader: StoreReader, after: int, limit: int | None) -> Iterator[Event]:
+    """Yield what is stored, and then what comes; each look is at a moment of its own, so the store may be trimmed."""
+    left = limit
+    while left is None or left > 0:
+        found = reader.events(after, PAGE if left is None else min(PAGE, left))
+        if found and after and found[0].seq != after + 1:
+            click.echo(f"Events {after + 1} to {(found[0].seq or 0) - 1} have been trimmed away.", err=True)
+        yield from found
+        if found:
+            after = found[-1].seq or after
+            left = None if left is None else left - len(found)
+        else:
+            _pause(LOOK_SECONDS)

@@ -1,0 +1,217 @@
+"""The commands that ask a bridge to do something: what a person decides, and what a program may hand in.
+
+Each is one request to the bridge that serves from the folder.  The bridge's words may repeat what a harness wrote, so
+they are shown escaped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import click
+
+from fencepost.mailbox.records import TransitionKind
+from fencepost.supervisor.bridge.client import ClientError, Operator, RequestRejected
+from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, Field
+from fencepost.supervisor.cli.output import JSON, Failed, say, say_json, shown
+from fencepost.supervisor.cli.reading import FOLDER, default_folder
+
+__all__ = ["COMMANDS", "asking", "operator_of"]
+
+REFUSED: Final = 1
+"""The exit status where the bridge, or the protocol, said no."""
+
+
+class Refused(Failed):
+    """The protocol has no such step."""
+
+    exit_code = REFUSED
+
+
+def operator_of(folder: Path | None) -> Operator:
+    """The bridge that serves from the folder, or from the user's own."""
+    return Operator(folder or default_folder())
+
+
+@contextmanager
+def asking() -> Generator[None]:
+    """What the protocol refuses is exit status 1, whatever else goes wrong 2; each in words on stderr."""
+    try:
+        yield
+    except RequestRejected as error:
+        raise (Refused(error) if error.status == 409 else Failed(error)) from error
+    except ClientError as error:
+        raise Failed(error) from error
+
+
+# -- what a person decides -------------------------------------------------------------------------------------------
+
+_EXAMPLES: Final = {
+    "settle": """fencepost settle 7 5e0d… --approval "ada: the pane was closed by hand\"""",
+    "resolve": """fencepost resolve 7 intent-12 --resolution "took our side of a.py" --by ada""",
+    "rearm": "fencepost rearm 7 intent-12",
+    "discard": "fencepost discard 7 intent-12 --approval 4f1c…",
+    "revive": "fencepost revive pane:7 --yes",
+}
+_IDS: Final = {"delivery_id": "DELIVERY", "intent_id": "INTENT", "address": "ADDRESS"}
+
+
+def _command_of(action: Action) -> click.Command:
+    """The command of one action: its ids are arguments, its other fields options that are required."""
+
+    def run(folder: Path | None, yes: bool, as_json: bool, pane: str | None = None, **fields: str) -> None:
+        _confirm(action, pane, fields, yes=yes)
+        with asking():
+            said = operator_of(folder).act(action.name, pane, fields)
+        if as_json:
+            say_json(said)
+        _conclude(said, as_json=as_json)
+
+    parameters: list[click.Parameter] = [] if action.name == "revive" else [click.Argument(["pane"])]
+    parameters += map(_parameter, action.fields)
+    parameters.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask for confirmation."))
+    command = click.Command(
+        action.name,
+        params=parameters,
+        callback=run,
+        short_help=action.summary,
+        help=f"{action.summary}\n\n"
+        f"What it claims: {action.claims}\n\n"
+        f"What it does not claim: {action.does_not_claim}\n\n"
+        "Asks for confirmation on a terminal; elsewhere it needs --yes.  Exit status: 0 if it was done, or was so "
+        "already; 1 if it was refused, with the reason; 2 if no bridge serves, or it could not be asked.",
+        epilog=f"\b\nExample:\n  {_EXAMPLES[action.name]}",
+    )
+    return FOLDER(JSON(command))
+
+
+def _parameter(field: Field) -> click.Parameter:
+    if field.name in _IDS:
+        return click.Argument([field.name], metavar=_IDS[field.name])
+    return click.Option([f"--{field.name}"], required=True, metavar="TEXT", help=field.help)
+
+
+def _confirm(action: Action, pane: str | None, fields: Mapping[str, str], *, yes: bool) -> None:
+    """Have a person agree to what the action claims, unless he did so beforehand."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError(f"{action.name} asks a person for confirmation, and this is no terminal: add --yes")
+    said = {**({} if pane is None else {"pane": pane}), **fields}
+    click.echo(f"{action.title}: {action.summary}", err=True)
+    for name, value in said.items():
+        click.echo(f"  {name.replace('_', ' ')}: {shown(value)}", err=True)
+    click.echo(f"\nWhat this claims:\n  {action.claims}", err=True)
+    click.echo(f"\nWhat it does not claim:\n  {action.does_not_claim}\n", err=True)
+    if not click.confirm(f"{action.title}?", default=False, err=True):
+        raise Failed("nothing was done")
+
+
+def _conclude(said: Mapping[str, Any], *, as_json: bool) -> None:
+    """Tell the answer in words, and leave with its status."""
+    if said.get("answer") == "refused":
+        reason = f"refused: {shown(said.get('reason'))}: {shown(said.get('detail'))}"
+        click.echo(f"Error: {reason}", err=True)
+        click.get_current_context().exit(REFUSED)
+    if not as_json:
+        say("done" if said.get("answer") == "applied" else "unchanged: there was nothing to do")
+
+
+# -- what a program hands in -----------------------------------------------------------------------------------------
+
+
+@click.command(
+    epilog="""\b
+Example:
+  fencepost detect 7 --from 3f2a --to 9c41 --classification-op op-17 --trigger-op op-18
+"""
+)
+@click.argument("pane")
+@click.option(
+    "--kind",
+    type=click.Choice([kind.value for kind in TransitionKind]),
+    default=TransitionKind.PARENT_ADVANCE.value,
+    show_default=True,
+    help="Why the base moved.",
+)
+@click.option("--from", "from_base", required=True, metavar="REVISION", help="The base until now.")
+@click.option("--to", "to_base", required=True, metavar="REVISION", help="The base from now on.")
+@click.option("--classification-op", required=True, metavar="ID", help="The operation that told which kind it is.")
+@click.option("--trigger-op", required=True, metavar="ID", help="The operation that moved it; it counts once.")
+@click.option("--ambiguous", metavar="WHY", help="Why the move cannot be proved; a person must resolve it then.")
+@FOLDER
+@JSON
+def detect(pane: str, folder: Path | None, as_json: bool, **members: str | None) -> None:
+    """Say that the base of a pane has moved.
+
+    Prints the intent that carries it and its state; `coalesced` if an open intent took it in.  Durable when this
+    returns.  Needs a bridge that reconciles.  Exit status: 1 if the protocol has no such step, 2 if no bridge serves.
+    """
+    with asking():
+        said = operator_of(folder).detect(pane, {name: value for name, value in members.items() if value is not None})
+    if as_json:
+        say_json(said)
+    else:
+        coalesced = " coalesced" if said.get("coalesced") else ""
+        say(f"{shown(said.get('intent_id'))} {shown(said.get('state'))}{coalesced}")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fencepost deliver 7 --text "please run the tests"
+  git log -1 | fencepost deliver 7 --via head_seat
+"""
+)
+@click.argument("pane")
+@click.option("--via", default="fleet_seat", show_default=True, metavar="MECHANISM", help="The way to the pane.")
+@click.option("--text", metavar="TEXT", help="The message [standard input].")
+@click.option("--id", "delivery_id", metavar="UUID", help="The delivery's id [a new one]; the same one sends once.")
+@click.option("--wait", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=120.0, show_default=True)
+@FOLDER
+@JSON
+def deliver(
+    pane: str, via: str, text: str | None, delivery_id: str | None, wait: float, folder: Path | None, as_json: bool
+) -> None:
+    """Send a message to a pane and tell how far it got.
+
+    Waits for as long as the mechanism does.  Exit status: 0 if it got to a stage; 1 if it did not (unavailable,
+    uncertain, expired, rejected), or there is no such mechanism; 2 if no bridge serves, or it has not answered in
+    time.  Nothing is ever sent twice: ask with the same --id how far it got.
+    """
+    text = sys.stdin.read() if text is None else text
+    delivery_id = delivery_id or str(uuid4())
+    try:
+        with asking():
+            said = operator_of(folder).deliver(pane, via, text, delivery_id, seconds=wait)
+    except Failed:
+        click.echo(f"Its id was {shown(delivery_id)}.", err=True)
+        raise
+    if as_json:
+        say_json(said)
+    else:
+        say(_report(said))
+    if said.get("stage") is None:
+        click.get_current_context().exit(REFUSED)
+
+
+def _report(said: Mapping[str, Any]) -> str:
+    from fencepost.mailbox.ladder import Stage, Stop
+    from fencepost.supervisor.words import STAGES, STOPS
+
+    reached = said.get("stage") or said.get("stop")
+    known: dict[str, str] = {**{one.value: text for one, text in STAGES.items()}}
+    known |= {one.value: text for one, text in STOPS.items()}
+    assert {*map(str, Stage), *map(str, Stop)} == known.keys()
+    parts = [f"{shown(said.get('delivery_id'))} {shown(reached)}: {known.get(str(reached), 'nothing is said of it')}"]
+    parts += [f"{name}: {shown(said[name])}" for name in ("native", "delay", "detail") if said.get(name)]
+    return "; ".join(parts)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (*map(_command_of, ACTIONS.values()), detect, deliver)
+"""In the order in which they are best shown."""
