@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from contextlib import suppress
 from hashlib import sha256
@@ -27,7 +28,14 @@ from fencepost.supervisor.bridge.codex_home import (
     refuse_hooks_of_project,
 )
 
-__all__ = ["HookCommand", "claude_settings", "codex_config", "write_claude_settings", "write_codex_home"]
+__all__ = [
+    "HookCommand",
+    "claude_settings",
+    "codex_config",
+    "remove_settings",
+    "write_claude_settings",
+    "write_codex_home",
+]
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
 CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse")
@@ -131,6 +139,15 @@ def write_codex_home(
         link_users_files(home, users)
     _write(home / "config.toml", codex_config(command, base).encode())
     return home
+
+
+def remove_settings(folder: Path, incarnation_id: str) -> None:
+    """Remove what was written for an incarnation whose process is gone, and what a harness left beside it.
+
+    What it links to stays: conversations and logins are the user's.  Fine with nothing there.  Raises OSError.
+    """
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / _name(incarnation_id))
 
 
 def _name(incarnation_id: str) -> str:

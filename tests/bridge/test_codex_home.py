@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tomllib
 
 import pytest
 
 from fencepost.supervisor.bridge.codex_home import CONFIG_BYTES_MAX, OtherHooks, users_codex_home
-from fencepost.supervisor.bridge.hook_settings import HookCommand, codex_config, write_codex_home
+from fencepost.supervisor.bridge.hook_settings import HookCommand, codex_config, remove_settings, write_codex_home
 
 HOOKS = '[[hooks.PreToolUse]]\n[[hooks.PreToolUse.hooks]]\ntype = "command"\ncommand = "true"\n'
 PROVIDER = 'model_provider = "x"\n[model_providers.x]\nname = "x"\nbase_url = "http://127.0.0.1:1/v1"\n'
@@ -170,7 +169,10 @@ def test_whose_home_it_is_is_told_by_the_environment(tmp_path) -> None:
 
 
 def test_what_is_removed_with_a_home_is_no_conversation(there) -> None:
-    home = there.write()
+    home, other = there.write(), there.write("two")
     (home / "sessions" / "rollout").write_text("said")
-    subprocess.run(["rm", "-rf", str(home)], check=True)
+    (home / "logs_2.sqlite").touch()
+    remove_settings(there.folder, "one")
+    assert (home.exists(), other.exists()) == (False, True)
     assert (there.users / "sessions" / "rollout").read_text() == "said"
+    remove_settings(there.folder, "one")

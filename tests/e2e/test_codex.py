@@ -27,6 +27,7 @@ from e2e.responses_api import Held, Item, Turn, shell
 from e2e.served_bridge import Reconciliations, ServedBridge, payload_of, served_bridge
 
 from fencepost.supervisor.bridge import hook
+from fencepost.supervisor.bridge.hook_settings import remove_settings
 from fencepost.supervisor.bridge.startup_tag import startup_of
 from fencepost.supervisor.invariants import check_blocking
 
@@ -164,6 +165,24 @@ def test_a_killed_codex_is_resumed_and_told_what_it_is_owed() -> None:
         there.bridge.eventually(lambda: there.there.files() == ["z"])
         assert there.process()["session_id"] == session
         assert (len(there.incarnations()), there.incarnations()[0]) == (2, old)
+
+
+def test_a_conversation_outlives_the_home_it_began_in_whatever_index_the_user_has() -> None:
+    before, after = Held(PARALLEL), Held([shell("c", "touch z")])
+    with world([before], [[after]]) as there:
+        there.there.configure(f'sqlite_home = "{there.there.users}/index"')
+        there.reconciliations.held = True
+        old = there.run("go")
+        asked(before)
+        there.bridge.eventually(lambda: there.process()["session_id"])
+        there.detect()
+        there.kill()
+        attempt = there.reconciliations.attempt(0)
+        remove_settings(there.bridge.folder / "incarnations", old)
+        attempt.go()
+        asked(after)
+        assert there.told() == payload_of("main-2")
+        assert [text for text in there.api.prompts() if not text.startswith("<")] == ["go"]
 
 
 def test_a_process_that_is_killed_before_it_is_told_has_a_successor_that_is() -> None:
@@ -369,3 +388,17 @@ def test_one_line_starts_it_with_the_users_own_environment() -> None:
         after.go.set()
         there.acknowledged()
         there.bridge.eventually(lambda: there.there.files() == ["z"])
+
+
+def test_an_agent_that_is_told_and_calls_no_tool_is_told_again_and_then_a_person_decides() -> None:
+    before = Held(PARALLEL)
+    with world([before], []) as there:
+        there.run("go")
+        asked(before)
+        there.detect()
+        before.go.set()
+        there.bridge.heard("intent.exhausted")
+        (intent,) = there.bridge.intents()
+        assert (intent["state"], intent["payload"]) == ("delivered", payload_of("main-2"))
+        assert len(there.incarnations()) == 4
+        assert there.there.files() == []

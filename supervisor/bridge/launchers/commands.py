@@ -6,6 +6,7 @@ fails the start, visibly, and is not cut.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -77,11 +78,19 @@ _OWN: Final = "--no-daemon"
 
 
 def _codex(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
-    return (program, _TRUSTED, _OWN, *options, *_codex_end(said))
+    return (program, _TRUSTED, _OWN, *_codex_index(said), *options, *_codex_end(said))
 
 
 def _codex_headless(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
-    return (program, "exec", _TRUSTED, "--skip-git-repo-check", *options, *_codex_end(said))
+    return (program, "exec", _TRUSTED, "--skip-git-repo-check", *_codex_index(said), *options, *_codex_end(said))
+
+
+def _codex_index(said: Said) -> tuple[str, ...]:
+    """Codex notes in an index where a conversation lies, by a path through this incarnation's home.
+
+    In an index that outlives the home, as a user may have configured it, it would not be found again.
+    """
+    return ("-c", f"sqlite_home={json.dumps(said.settings, ensure_ascii=False)}")
 
 
 def _codex_end(said: Said) -> tuple[str, ...]:
@@ -115,7 +124,7 @@ HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
                     *("--ephemeral", "--ignore-user-config", "-p", "--profile"),
                 }
             ),
-            undoing=re.compile(r"""(?:^|[\s.,={"'])(?:codex_)?hooks(?:$|[\s.,=}"'])"""),
+            undoing=re.compile(r"""(?:^|[\s.,={"'])(?:hooks|codex_hooks|sqlite_home)(?:$|[\s.,=}"'])"""),
         ),
     }
 )
@@ -130,7 +139,7 @@ def check_options(harness: str, options: Sequence[str]) -> None:
     row = _known(harness)
     for option in options:
         if row.undoing is not None and row.undoing.search(option):
-            raise ValueError(f"{option!r:.100} speaks of hooks, and those are fencepost's to set; leave it out")
+            raise ValueError(f"{option!r:.100} sets what is fencepost's to set; leave it out")
         if option.partition("=")[0] in row.ours:
             raise ValueError(f"{option!r:.100} is given at each start by fencepost itself; leave it out")
     if options and not options[0].startswith("-"):
