@@ -67,7 +67,9 @@ def test_a_denial_keeps_a_call_from_running_and_its_reason_is_wrapped(does: str,
 
 
 class Impatient(HookCommand):
-    timeout_seconds = 1
+    @property
+    def timeout_seconds(self) -> int:
+        return 1
 
 
 @pytest.mark.parametrize("does", ["deny by status", "half an answer", "die", "hang"])
