@@ -121,6 +121,7 @@ _MEANINGS: Final = {
 _PARAMETERS: Final = {"pane": _ID, "event": _UUID, "message": _UUID}
 _QUERIES: Final[dict[str, dict[str, Schema]]] = {
     "poll": {"wait": _SECONDS},
+    "hook": {"harness": _ID, "incarnation": _ID, "wait": _SECONDS},
     "head_poll": {"wait": _SECONDS},
     "receipt": {"binding": _DIGEST, "fingerprint": _DIGEST},
 }

@@ -146,6 +146,30 @@ async def test_an_incarnation_of_another_pane_decides_nothing_there():
         assert said["answer"] == "refused"
 
 
+async def test_a_harnesss_own_http_hook_is_answered_in_its_words_and_delivers_with_the_answer():
+    async with world(reconciler=Workspace()) as there, there.entitled(Listener.FLEET) as client:
+        pane = there.supervisor.pane(OURS)
+        agent = (await pane.launch("plain")).incarnation_id
+        intent_id = (await pane.detect(moved("a", "b"))).intent_id
+        path = f"/seats/{OURS}/hook?harness=plain&incarnation={agent}&wait=10"
+        said = await client.post(path, json={"turn": 1, "batch": "batch-1"})
+        assert (said.status_code, said.content) == (200, payload_of("b"))
+        assert (await there.supervisor.intent(intent_id).view()).state is IntentState.DELIVERED
+        assert there.adapter.waits == [10.0]
+        await pane.post_tool_batch(agent, "turn-1", "batch-1")
+        assert (await client.post(path, json={"turn": 2, "batch": "batch-2"})).content == b"Allow"
+        assert (await there.supervisor.intent(intent_id).view()).state is IntentState.ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("event", [{"hook_event_name": "PreToolUse"}, {"hook_event_name": "Stop"}, {"turn": 1, "batch": ""}])
+async def test_a_harnesss_own_http_hook_that_cannot_be_decided_keeps_the_call_from_running(event):
+    async with world() as there, there.entitled(Listener.FLEET) as client:
+        said = await client.post(f"/seats/{OURS}/hook?harness=plain&incarnation=i", json=event)
+        assert said.status_code == 200
+        denied = json.loads(said.content).get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
+        assert denied == ("PreToolUse" in event.values())
+
+
 WELL_FORMED = {"intent_id": "i", "incarnation_id": "i", "turn_id": "t", "batch_id": "b"}
 
 
