@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 from e2e.codex_place import CodexPlace, codex_place, needs_codex
-from e2e.responses_api import Held, Item, Turn, shell
+from e2e.responses_api import Held, Item, Turn, calls, shell
 from e2e.served_bridge import Reconciliations, ServedBridge, payload_of, served_bridge
+from launch_world import running
 
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.hook_settings import remove_settings
@@ -201,6 +202,46 @@ def test_a_process_that_is_killed_before_it_is_told_has_a_successor_that_is() ->
         there.acknowledged()
         there.bridge.eventually(lambda: there.there.files() == ["z"])
         assert len(there.incarnations()) == 3
+
+
+def test_everything_dies_at_once_and_the_next_bridge_tells_what_is_owed() -> None:
+    before, after = Held(PARALLEL), Held([shell("c", "touch z")])
+    with world([before], [[after]]) as there:
+        there.run("go")
+        asked(before)
+        session, pid = there.bridge.eventually(lambda: there.process()["session_id"]), there.process()["pid"]
+        there.detect()
+        there.bridge.kill()
+        os.kill(pid, signal.SIGKILL)
+        there.bridge.start()
+        asked(after)
+        assert there.told() == payload_of("main-2")
+        after.go.set()
+        there.acknowledged()
+        there.bridge.eventually(lambda: there.there.files() == ["z"])
+        assert there.process()["session_id"] == session
+
+
+@pytest.mark.parametrize("terminal", WHERE)
+def test_nothing_that_a_tool_left_running_is_there_when_files_move(terminal: str) -> None:
+    running_on = [
+        calls("w", "exec_command", cmd="echo $$ > writer; exec cat", tty=True, yield_time_ms=250),
+        shell("s", "setsid sh -c 'echo $$ > stray; exec sleep 1000' > /dev/null 2>&1 & sleep 0.2"),
+    ]
+    before, after = Held(PARALLEL), Held()
+    with world([running_on, before], [[after]], terminal=terminal) as there:
+        there.reconciliations.held = True
+        there.run("go")
+        asked(before)
+        pids = [int((there.there.project / name).read_text()) for name in ("writer", "stray")]
+        assert [running(pid) for pid in pids] == [True, True]  # it has no hook, so nobody blocked it
+        there.detect()
+        before.go.set()
+        attempt = there.reconciliations.attempt(0)
+        assert [running(pid) for pid in pids] == [False, False]
+        attempt.go()
+        asked(after)
+        assert there.told() == payload_of("main-2")
 
 
 def test_what_passes_while_the_bridge_is_dead_is_taken_in_and_nothing_is_lost() -> None:
