@@ -245,6 +245,7 @@ class _Request:
         self.query: bytes = scope["query_string"]
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
         self.connection: ConnectionState | None = scope.get("state", {}).get(CONNECTION)
+        self._is_read = False
 
     async def body(self, hold: Callable[[int], None]) -> bytes:
         """The whole body, each part counted by `hold`.  Ends the request with 413 or 408 if it is too large or slow."""
@@ -260,6 +261,7 @@ class _Request:
                 hold(len(part))
                 parts.append(part)
                 if not message.get("more_body", False):
+                    self._is_read = True
                     return b"".join(parts)
         raise _Answer(408, "the body took too long")
 
@@ -290,6 +292,9 @@ class _Request:
         """Send the answer within its time, and drain meanwhile what still comes in."""
         scope: dict[str, Any] = {"type": "http"}
         with trio.move_on_after(self._limits.send_seconds):
+            if self._is_read:  # then nothing comes in that would have to be drained
+                await response(scope, self._receive, send)
+                return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.left)
                 await response(scope, self._receive, send)
