@@ -6,7 +6,7 @@
 
 PYTHON      ?= python3
 VENV        ?= .venv
-DEMO        ?= examples/demo
+DEMO        ?= supervisor/demo
 BENCH       ?= benchmarks/bench.py
 MODEL_CHECK ?= tests/model_check/__main__.py
 
@@ -17,7 +17,7 @@ BIN      := $(VENV)/bin
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/installed-%
-.PHONY: help demo test sweep model-check bench test-claude lint format typing clean
+.PHONY: help demo test sweep model-check bench test-claude test-codex lint format typing clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,25 @@ $(CLAUDE):
 	    echo "npm's registry cannot be reached, or has no $(CLAUDE_PACKAGE)@$(CLAUDE_VERSION): nothing was tested." >&2; exit 1; }
 	@$(CLAUDE) --version
 
+# The same for Codex.  Its package holds a version a platform; this one is the native binary for Linux on x86-64.
+CODEX_VERSION := 0.171.0
+CODEX_FOLDER  := build/codex-$(CODEX_VERSION)
+CODEX_PACKAGE := @openai/codex@$(CODEX_VERSION)-linux-x64
+CODEX         := $(CODEX_FOLDER)/node_modules/@openai/codex/vendor/x86_64-unknown-linux-musl/bin/codex
+
+test-codex: $(VENV)/installed-test $(CODEX) ## run the real Codex against the bridge, offline (needs npm once)
+	FENCEPOST_CODEX=$(abspath $(CODEX)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_codex*.py $(ARGS)
+
+# npm does not try a package again that it lost in the middle, so it is asked again.
+$(CODEX):
+	@command -v npm >/dev/null || { echo "npm gets $(CODEX_PACKAGE), and there is no npm here." >&2; exit 1; }
+	for attempt in 1 2 3; do \
+	    npm install --prefix $(CODEX_FOLDER) --no-audit --no-fund --ignore-scripts --save-exact --fetch-retries=2 \
+	        --fetch-retry-mintimeout=1000 $(CODEX_PACKAGE) && break; sleep $$attempt; done; test -x $@ || { \
+	    echo "npm's registry cannot be reached, or has no $(CODEX_PACKAGE): nothing was tested." >&2; exit 1; }
+	@CODEX_HOME=$(CODEX_FOLDER) $@ --version
+
 # Outside the packages: a test's arguments are fixtures, it tries what no program should, and what a union's member
 # lacks fails the test itself.
 RELAXED := --follow-imports=silent --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls \
@@ -66,7 +85,7 @@ lint: $(VENV)/installed-lint typing ## ruff, mypy and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
-	MYPYPATH=tests:benchmarks:examples/demo $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
+	MYPYPATH=tests:benchmarks $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
 	$(BIN)/pyright
 
 format: $(VENV)/installed-lint ## rewrite the sources in the one format

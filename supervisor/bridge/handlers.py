@@ -6,11 +6,13 @@ raises is turned into an answer by `app`.  One that has no JSON to tell answers 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 import trio
 from attrs import Factory, frozen
+from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from fencepost.supervisor import (
@@ -23,11 +25,14 @@ from fencepost.supervisor import (
     Supervisor,
 )
 from fencepost.supervisor.bridge import wire
-from fencepost.supervisor.bridge.adapters import Adapter, Delivered
-from fencepost.supervisor.bridge.auth import Identity
+from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
+from fencepost.supervisor.bridge.adapters.answers import denial
+from fencepost.supervisor.bridge.auth import Denied, Identity
+from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
+from fencepost.supervisor.bridge.telemetry.observer import Observer
 
 if TYPE_CHECKING:
     from fencepost.supervisor.bridge.pane_processes import PaneProcesses
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "NotFound", "ToolEndpoint"]
 
 T = TypeVar("T")
+
+log: Final = logging.getLogger("fencepost.bridge")
 
 Answered: TypeAlias = tuple[int, Mapping[str, object]] | Response
 """A status and the members of a JSON object, or a response of another kind, made whole by its handler."""
@@ -65,6 +72,8 @@ class Bridge:
     stopping: Stopping = Factory(Stopping)
     processes: PaneProcesses | None = None
     """What starts and ends the panes' processes; None: the bridge starts none."""
+    telemetry: Observer = Factory(Observer)
+    """Is told of requests and hooks."""
 
 
 class NotFound(LookupError):  # noqa: N818 - the answer 404
@@ -201,22 +210,55 @@ async def head_reply(call: Call) -> Answered:
 
 
 async def hook(call: Call) -> Answered:
-    """`POST seats/{pane}/hook`: a hook's question, or its report of a delivery."""
+    """`POST seats/{pane}/hook`: a hook's question, or its report of a delivery.
+
+    With `?harness=&incarnation=` it is a harness's own HTTP hook that asks, and is answered in the harness's words.
+    """
+    plain = wire.query(call.query, "harness", "incarnation", "wait")
+    if "harness" in plain:
+        return await _plain_hook(call, wire.read_plain_hook(plain, call.members))
     asked = wire.read_hook(call.members)
     call.identity.confirm()
     if isinstance(asked, Delivered):
         ids = (asked.intent_id, asked.incarnation_id, asked.turn_id, asked.batch_id)
         return 200, wire.answer(await call.pane.mark_delivered(*ids))
+    return 200, wire.hook_answer(await _decided(call, asked))
+
+
+async def _decided(call: Call, asked: wire.HookEvent) -> HookAnswer:
     adapter = call.bridge.adapters.get(asked.harness)
     if adapter is None:
         raise wire.Malformed("no adapter for this harness")
     wait_seconds = min(asked.wait_seconds, call.bridge.limits.hook_seconds_max)
-    said = await call.unless_gone(lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds))
-    if said is None:
-        raise TypeError("the adapter did not answer")
+    with call.bridge.telemetry.hook(call.pane.pane_id, asked) as observed:
+        said = observed.answer = await call.unless_gone(
+            lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds)
+        )
+        if said is None:
+            raise TypeError("the adapter did not answer")
     if call.bridge.processes is not None:
         call.bridge.processes.heard(call.pane.pane_id, asked.incarnation_id, asked.event)
-    return 200, wire.hook_answer(said)
+    return said
+
+
+async def _plain_hook(call: Call, asked: wire.HookEvent) -> Answered:
+    """Answer so that the harness obeys.  Any status but 200 would let the call run, so no failure is told by one."""
+    call.identity.confirm()
+    try:
+        said = await _decided(call, asked)
+    except (Gone, Denied):
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the call must not run
+        call.bridge.stopping.heard(error)
+        log.warning("hook: %s", ascii(error)[:300])
+        calls = asked.event.get("hook_event_name") == "PreToolUse"
+        return Response(denial(NO_ANSWER) if calls else b"{}", 200, media_type="application/json")
+    told = said.delivered
+    report = None
+    if told is not None:  # once the answer is on its way, as a hook program does once it has flushed
+        ids = (told.intent_id, told.incarnation_id, told.turn_id, told.batch_id)
+        report = BackgroundTask(call.pane.mark_delivered, *ids)
+    return Response(said.stdout or b"{}", 200, media_type="application/json", background=report)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -321,6 +363,16 @@ async def openapi(call: Call) -> Answered:
     return 200, document(call.bridge.limits)
 
 
+async def metrics(call: Call) -> Answered:
+    """`GET metrics`."""
+    from fencepost.supervisor.bridge.telemetry.metrics import CONTENT_TYPE
+
+    text = await call.bridge.telemetry.exposition(call.bridge.supervisor)
+    if text is None:
+        raise NotFound("no metrics are kept here")
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
 Handler: TypeAlias = Callable[[Call], Awaitable[Answered]]
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -339,5 +391,6 @@ HANDLERS: Final[Mapping[str, Handler]] = {
         admit,
         dismiss,
         openapi,
+        metrics,
     )
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from contextlib import suppress
 from hashlib import sha256
@@ -19,8 +20,22 @@ from typing import Final
 from attrs import Attribute, field, frozen
 
 from fencepost.supervisor.bridge import hook
+from fencepost.supervisor.bridge.codex_home import (
+    configuration,
+    link_users_files,
+    refuse_hooks,
+    refuse_hooks_file,
+    refuse_hooks_of_project,
+)
 
-__all__ = ["HookCommand", "claude_settings", "codex_config", "write_claude_settings", "write_codex_home"]
+__all__ = [
+    "HookCommand",
+    "claude_settings",
+    "codex_config",
+    "remove_settings",
+    "write_claude_settings",
+    "write_codex_home",
+]
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
 CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse")
@@ -79,13 +94,12 @@ def codex_config(command: HookCommand, base: str = "") -> str:
     """Return a config.toml for a CODEX_HOME of one incarnation: `base`, then our hooks.
 
     Codex runs a hook only if it is trusted, and how trust is recorded is not proved for any version; so such a process
-    is started with `--dangerously-bypass-hook-trust`, in a home that holds no hooks but these.  Raises ValueError for
-    a `base` that declares hooks itself, or is no TOML.
+    is started with `--dangerously-bypass-hook-trust`, in a home that holds no hooks but these.  Raises `OtherHooks`
+    for a `base` that declares hooks itself or turns them off, and ValueError for one that is no TOML.
     """
     import tomllib
 
-    if "hooks" in tomllib.loads(base):
-        raise ValueError("the base configuration declares hooks; all hooks of this home would be trusted with ours")
+    refuse_hooks(tomllib.loads(base), "the base configuration")
     parts = [base.rstrip("\n") + "\n"] if base.strip() else []
     for event in CODEX_EVENTS:
         line = json.dumps(command.line("codex", event), ensure_ascii=False)  # printable, so a TOML string as well
@@ -105,11 +119,35 @@ def write_claude_settings(folder: Path, incarnation_id: str, command: HookComman
     return _write(home / "settings.json", json.dumps(claude_settings(command), indent=1).encode() + b"\n")
 
 
-def write_codex_home(folder: Path, incarnation_id: str, command: HookCommand, base: str = "") -> Path:
-    """Write the CODEX_HOME of one incarnation below `folder` and return it; as `write_claude_settings` otherwise."""
+def write_codex_home(
+    folder: Path, incarnation_id: str, command: HookCommand, users: Path | None = None, project: Path | None = None
+) -> Path:
+    """Write the CODEX_HOME of one incarnation below `folder` and return it; as `write_claude_settings` otherwise.
+
+    `users` is the user's own home, whose configuration it begins with and whose conversations and login it shares
+    (`codex_home`); without it the home stands alone.  `project` is where Codex will run.
+
+    Raises `OtherHooks` if one of them, or the home itself, brings hooks; ValueError for a configuration that cannot be
+    read as one.
+    """
+    base = "" if users is None else configuration(users)
+    if project is not None:
+        refuse_hooks_of_project(project, base)
     home = _private(folder / _name(incarnation_id))
+    refuse_hooks_file(home)  # of an earlier try; its config.toml is replaced
+    if users is not None:
+        link_users_files(home, users)
     _write(home / "config.toml", codex_config(command, base).encode())
     return home
+
+
+def remove_settings(folder: Path, incarnation_id: str) -> None:
+    """Remove what was written for an incarnation whose process is gone, and what a harness left beside it.
+
+    What it links to stays: conversations and logins are the user's.  Fine with nothing there.  Raises OSError.
+    """
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / _name(incarnation_id))
 
 
 def _name(incarnation_id: str) -> str:

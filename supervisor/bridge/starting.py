@@ -16,6 +16,7 @@ from attrs import frozen
 
 from fencepost.supervisor import Capabilities, Launch
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.codex_home import users_codex_home
 from fencepost.supervisor.bridge.hook_settings import HookCommand, write_claude_settings, write_codex_home
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of
 from fencepost.supervisor.bridge.launchers.held import Command, LaunchError
@@ -82,7 +83,8 @@ class Starting:
 
     def _settings(self, launch: Launch, spec: PaneSpec) -> str:
         if launch.harness == "codex":
-            return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, _codex_base(spec)))
+            users, project = users_codex_home(spec.environment), Path(spec.cwd)
+            return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, users, project))
         return str(write_claude_settings(self.folder, launch.incarnation_id, self.hook))
 
     def _ways_in(self, pane_id: str) -> dict[str, str]:
@@ -102,15 +104,6 @@ def _has_begun(session_id: str, environment: Mapping[str, str]) -> bool:
     """Whether Claude Code has a transcript of the conversation: it refuses to resume one it has none of."""
     wanted = f"{session_id}.jsonl"
     return any(wanted == path.name for root in transcript_roots(environment) for path in root.glob("*/*.jsonl"))
-
-
-def _codex_base(spec: PaneSpec) -> str:
-    """The user's own configuration of Codex, which the generated home begins with."""
-    home = spec.environment.get("CODEX_HOME") or str(Path(spec.environment.get("HOME", "/")) / ".codex")
-    try:
-        return (Path(home) / "config.toml").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
 
 
 def version_of(spec: PaneSpec) -> str:

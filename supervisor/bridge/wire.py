@@ -40,6 +40,7 @@ __all__ = [
     "query",
     "read_hook",
     "read_message",
+    "read_plain_hook",
     "receipt",
     "rejected",
     "reply_text",
@@ -173,6 +174,12 @@ def read_hook(members: Members) -> HookEvent | Delivered:
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= 1_000_000:
         raise Malformed("wait_seconds must be a number of seconds")
     return HookEvent(id_of(members, "incarnation_id"), id_of(members, "harness"), event, float(wait))
+
+
+def read_plain_hook(asked: Mapping[str, str], event: Members) -> HookEvent:
+    """A hook's question as a harness's own HTTP hook sends it: the event is the body, the rest is in the URL."""
+    wait_seconds = seconds_of(asked.get("wait", "0"))
+    return HookEvent(id_of(asked, "incarnation"), id_of(asked, "harness"), event, wait_seconds)
 
 
 def read_message(members: Members) -> InboundPost:

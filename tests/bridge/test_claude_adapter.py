@@ -23,6 +23,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.adapters import HookAnswer, claude, transcripts
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.transcripts import TranscriptMemory
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
 ALLOWED = HookAnswer()
@@ -278,7 +279,7 @@ async def test_a_half_written_last_line_is_waited_for(tmp_path, monkeypatch) -> 
         whole = alive.session.path.read_bytes()
         alive.session.path.write_bytes(whole[:-20])
         looked = []
-        look_for = claude.look_for
+        look_for = TranscriptMemory.look_for
 
         def look(*arguments):
             found = look_for(*arguments)
@@ -286,7 +287,7 @@ async def test_a_half_written_last_line_is_waited_for(tmp_path, monkeypatch) -> 
             alive.session.path.write_bytes(whole)
             return found
 
-        monkeypatch.setattr(claude, "look_for", look)
+        monkeypatch.setattr(TranscriptMemory, "look_for", look)
         await alive.pane.detect(moved("main-1", "main-2"))
         answer = await alive.hook(events[1])
         assert reason_in(answer).encode() == payload_of("main-2")
@@ -297,7 +298,7 @@ async def test_the_transcript_of_a_new_session_is_waited_for(tmp_path, monkeypat
     async with life(tmp_path) as alive:
         (event,) = alive.session.turn("a")
         later = alive.session.path.rename(tmp_path / "later")
-        look_for = claude.look_for
+        look_for = TranscriptMemory.look_for
 
         def look(*arguments):
             try:
@@ -306,7 +307,7 @@ async def test_the_transcript_of_a_new_session_is_waited_for(tmp_path, monkeypat
                 if later.exists():
                     later.rename(alive.session.path)
 
-        monkeypatch.setattr(claude, "look_for", look)
+        monkeypatch.setattr(TranscriptMemory, "look_for", look)
         await alive.pane.detect(moved("main-1", "main-2"))
         assert reason_in(await alive.hook(event)).encode() == payload_of("main-2")
 

@@ -108,6 +108,18 @@ async def test_another_turn_is_no_echo(tmp_path, turn_id) -> None:
         assert (await alive.intent()).state is IntentState.DELIVERED
 
 
+async def test_what_a_nested_agent_was_told_and_calls_is_no_echo(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("a")
+        await alive.start()
+        said = tagged_input(alive.launch.startup)
+        await alive.hook("UserPromptSubmit", turn_id="t8", prompt=said, agent_id="nested")
+        assert (await alive.intent()).state is IntentState.MATERIALIZED  # nobody has the files' news yet
+        await alive.prompt(said, "t7")
+        assert reason_in(await alive.call("b", "t7", agent_id="nested")).startswith("This process did not prove")
+
+
 async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
     async with life(tmp_path) as alive:
         event = {"hook_event_name": "PreToolUse", "turn_id": "t1", "tool_use_id": "a"}

@@ -14,6 +14,7 @@ from fencepost.supervisor.bridge.launchers.commands import Session, check_option
 from fencepost.supervisor.bridge.startup_tag import startup_of, tagged_input
 
 TRUSTED = "--dangerously-bypass-hook-trust"
+INDEX = ("-c", 'sqlite_home="S"')
 ID = "6f1c2a52-0d5f-4a0e-9df4-1f3b8f4a9b10"
 
 
@@ -30,12 +31,18 @@ def startup(payload: bytes) -> StartupDelivery:
         ("claude-code", "s-1", None, False, ["claude", "--resume", "s-1", "--settings", "S"]),
         ("claude-code", None, "go", True, ["claude", "-p", "go", "--settings", "S"]),
         ("claude-code", "s-1", "go", True, ["claude", "-p", "go", "--resume", "s-1", "--settings", "S"]),
-        ("codex", None, None, False, ["codex", TRUSTED]),
-        ("codex", None, "go", False, ["codex", TRUSTED, "go"]),
-        ("codex", "s-1", "go", False, ["codex", TRUSTED, "resume", "s-1", "go"]),
-        ("codex", "s-1", None, False, ["codex", TRUSTED, "resume", "s-1"]),
-        ("codex", None, "go", True, ["codex", "exec", TRUSTED, "--skip-git-repo-check", "go"]),
-        ("codex", "s-1", "go", True, ["codex", "exec", TRUSTED, "--skip-git-repo-check", "resume", "s-1", "go"]),
+        ("codex", None, None, False, ["codex", TRUSTED, "--no-daemon", *INDEX]),
+        ("codex", None, "go", False, ["codex", TRUSTED, "--no-daemon", *INDEX, "--", "go"]),
+        ("codex", "s-1", "go", False, ["codex", TRUSTED, "--no-daemon", *INDEX, "resume", "s-1", "--", "go"]),
+        ("codex", "s-1", None, False, ["codex", TRUSTED, "--no-daemon", *INDEX, "resume", "s-1"]),
+        ("codex", None, "review", True, ["codex", "exec", TRUSTED, "--skip-git-repo-check", *INDEX, "--", "review"]),
+        (
+            "codex",
+            "s-1",
+            "go",
+            True,
+            ["codex", "exec", TRUSTED, "--skip-git-repo-check", *INDEX, "resume", "s-1", "--", "go"],
+        ),
     ],
 )
 def test_the_table(harness: str, session, prompt, headless: bool, argv: list[str]) -> None:
@@ -71,8 +78,12 @@ def test_a_new_conversation_is_given_its_id() -> None:
     [
         ("claude-code", False, ["/opt/x", "go", "--resume", "s", "--settings", "S", "--model", "m"]),
         ("claude-code", True, ["/opt/x", "-p", "go", "--resume", "s", "--settings", "S", "--model", "m"]),
-        ("codex", False, ["/opt/x", TRUSTED, "--model", "m", "resume", "s", "go"]),
-        ("codex", True, ["/opt/x", "exec", TRUSTED, "--skip-git-repo-check", "--model", "m", "resume", "s", "go"]),
+        ("codex", False, ["/opt/x", TRUSTED, "--no-daemon", *INDEX, "--model", "m", "resume", "s", "--", "go"]),
+        (
+            "codex",
+            True,
+            ["/opt/x", "exec", TRUSTED, "--skip-git-repo-check", *INDEX, "--model", "m", "resume", "s", "--", "go"],
+        ),
     ],
 )
 def test_a_program_of_ones_own_keeps_its_options(harness: str, headless: bool, argv: list[str]) -> None:
@@ -86,9 +97,33 @@ def test_what_a_start_adds_and_a_prompt_are_no_options_of_a_user(option: str) ->
         check_options("claude-code", [option])
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--cd=/elsewhere"],
+        ["--ephemeral"],
+        [TRUSTED],
+        ["--model", "m", "--remote", "ws://x"],
+        ["--disable", "hooks"],
+        ["--disable=codex_hooks"],
+        ["-c", "features.hooks=false"],
+        ["-c", "sqlite_home='/elsewhere'"],
+        ["-c", 'features."hooks" = false'],
+        ["-cfeatures={x=1,hooks=false}"],
+        ["-c", 'hooks.PreToolUse=[{hooks=[{type="command", command="true"}]}]'],
+    ],
+)
+def test_nobody_turns_the_hooks_of_codex_off_or_runs_it_elsewhere(options: list[str]) -> None:
+    with pytest.raises(ValueError, match="leave it out"):
+        check_options("codex", options)
+
+
 def test_other_options_are_a_users_own() -> None:
     check_options("claude-code", ["--model", "opus", "--allowedTools", "Bash"])
     check_options("codex", [])
+    check_options(
+        "codex", ["-c", 'model_reasoning_effort="high"', "--add-dir", "/srv/webhooks", "--add-dir", "/a/hooks"]
+    )
 
 
 @pytest.mark.parametrize(

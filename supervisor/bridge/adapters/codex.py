@@ -4,8 +4,10 @@ Its hooks show neither the end of a batch nor the order of turns, and it wraps t
 own.  So its capabilities are none at any version, each call is a batch of its own without a turn, and the first call
 beside a pending intent makes the pane replace the process.
 
-The echo of a startup delivery is the `turn_id`, which the prompt's hook and every call that follows from it share.  It
-is remembered in memory alone: a bridge that restarts between the two loses it, and the process is replaced once more.
+The echo of a startup delivery is the `turn_id`, which the prompt's hook and every call that follows from it share.  A
+nested agent's hooks name its caller's session, have a `turn_id` of their own and carry `agent_id`; what it is asked and
+what it calls is never an echo, whatever its caller quoted to it.  The `turn_id` is remembered in memory alone: a bridge
+that restarts between the two loses it, and the process is replaced once more.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class CodexAdapter:
 
     def _boundary(self, incarnation_id: str, event: Mapping[str, object]) -> ToolBoundary:
         turn_id, call = optional(event, "turn_id"), required(event, "tool_use_id")
-        echo = self._echoes.get((incarnation_id, turn_id))
+        nested = bool(optional(event, "agent_id"))
+        echo = None if nested else self._echoes.get((incarnation_id, turn_id))
         return ToolBoundary(incarnation_id, None, unproved_batch(turn_id, call), call, startup_delivery_id=echo)
 
     async def _retell(self, pane: Pane, unseen: Unseen) -> bool:
@@ -82,7 +85,7 @@ class CodexAdapter:
         """The handshake, if the prompt carries the tag; what it is worth is decided at the first tool call."""
         prompt, turn_id = event.get("prompt"), optional(event, "turn_id")
         tag = startup_of(prompt) if isinstance(prompt, str) else None
-        if tag is None or not turn_id:
+        if tag is None or not turn_id or optional(event, "agent_id"):
             return
         answer = await pane.startup_ready(incarnation_id, tag.startup_delivery_id, tag.payload_sha256)
         if isinstance(answer, Refused):

@@ -6,6 +6,8 @@ fails the start, visibly, and is not cut.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -48,6 +50,8 @@ class HarnessCommand:
     """Whether a new conversation can be given its id."""
     ours: frozenset[str] = frozenset()
     """Options that a start adds itself or that would undo one, so that a user may not give them."""
+    undoing: re.Pattern[str] | None = None
+    """What undoes a start wherever it stands among the user's options, in the values of some too."""
 
 
 def _claude(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
@@ -69,17 +73,30 @@ _TRUSTED: Final = "--dangerously-bypass-hook-trust"
 """Without it Codex runs no hook, and says nothing; the home holds no hooks but ours (`hook_settings`)."""
 
 
+_OWN: Final = "--no-daemon"
+"""In a terminal Codex may hand its work to a server of the user's; then its hooks would not be the pane's processes."""
+
+
 def _codex(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
-    return (program, _TRUSTED, *options, *_codex_end(said))
+    return (program, _TRUSTED, _OWN, *_codex_index(said), *options, *_codex_end(said))
 
 
 def _codex_headless(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
-    return (program, "exec", _TRUSTED, "--skip-git-repo-check", *options, *_codex_end(said))
+    return (program, "exec", _TRUSTED, "--skip-git-repo-check", *_codex_index(said), *options, *_codex_end(said))
+
+
+def _codex_index(said: Said) -> tuple[str, ...]:
+    """Codex notes in an index where a conversation lies, by a path through this incarnation's home.
+
+    In an index that outlives the home, as a user may have configured it, it would not be found again.
+    """
+    return ("-c", f"sqlite_home={json.dumps(said.settings, ensure_ascii=False)}")
 
 
 def _codex_end(said: Said) -> tuple[str, ...]:
+    """A prompt may be one word, and that a subcommand's: behind `--` it is none."""
     resume = () if said.session is None else ("resume", said.session.session_id)
-    return (*resume, *(() if said.prompt is None else (said.prompt,)))
+    return (*resume, *(() if said.prompt is None else ("--", said.prompt)))
 
 
 HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
@@ -96,7 +113,19 @@ HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
                 }
             ),
         ),
-        "codex": HarnessCommand("codex", _codex, _codex_headless, settings_variable="CODEX_HOME"),
+        "codex": HarnessCommand(
+            "codex",
+            _codex,
+            _codex_headless,
+            settings_variable="CODEX_HOME",
+            ours=frozenset(
+                {
+                    *(_TRUSTED, _OWN, "--skip-git-repo-check", "-C", "--cd", "--worktree", "--remote", "--last"),
+                    *("--ephemeral", "--ignore-user-config", "-p", "--profile"),
+                }
+            ),
+            undoing=re.compile(r"""(?:^|[\s.,={"'])(?:hooks|codex_hooks|sqlite_home)(?:$|[\s.,=}"'])"""),
+        ),
     }
 )
 """By the harness name that launches carry."""
@@ -107,9 +136,11 @@ def check_options(harness: str, options: Sequence[str]) -> None:
 
     What a user gives is given at each start again: a prompt among it would have the agent do its work twice.
     """
-    ours = _known(harness).ours
+    row = _known(harness)
     for option in options:
-        if option.partition("=")[0] in ours:
+        if row.undoing is not None and row.undoing.search(option):
+            raise ValueError(f"{option!r:.100} sets what is fencepost's to set; leave it out")
+        if option.partition("=")[0] in row.ours:
             raise ValueError(f"{option!r:.100} is given at each start by fencepost itself; leave it out")
     if options and not options[0].startswith("-"):
         raise ValueError(
