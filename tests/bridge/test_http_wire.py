@@ -161,7 +161,9 @@ async def test_a_harnesss_own_http_hook_is_answered_in_its_words_and_delivers_wi
         assert (await there.supervisor.intent(intent_id).view()).state is IntentState.ACKNOWLEDGED
 
 
-@pytest.mark.parametrize("event", [{"hook_event_name": "PreToolUse"}, {"hook_event_name": "Stop"}, {"turn": 1, "batch": ""}])
+@pytest.mark.parametrize(
+    "event", [{"hook_event_name": "PreToolUse"}, {"hook_event_name": "Stop"}, {"turn": 1, "batch": ""}]
+)
 async def test_a_harnesss_own_http_hook_that_cannot_be_decided_keeps_the_call_from_running(event):
     async with world() as there, there.entitled(Listener.FLEET) as client:
         said = await client.post(f"/seats/{OURS}/hook?harness=plain&incarnation=i", json=event)

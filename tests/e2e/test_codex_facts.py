@@ -163,6 +163,26 @@ def test_the_bypass_runs_a_projects_hooks_unreviewed_and_so_such_a_project_is_re
             generated(there, "two")
 
 
+@pytest.mark.parametrize(("options", "ran"), [((), ["ran", "x"]), (("--disable", "plugins"), ["x"])])
+def test_a_plugin_brings_hooks_of_its_own_unless_plugins_are_off(options: tuple[str, ...], ran: list[str]) -> None:
+    with codex_place([shell("a", "touch x")]) as there:
+        market = there.folder / "market"
+        hook = {"type": "command", "command": f"touch {there.project}/ran"}
+        plugin = {"name": "weaver", "source": {"source": "local", "path": "./weaver"}}
+        for name, content in {
+            ".agents/plugins/marketplace.json": {"name": "ours", "plugins": [plugin]},
+            "weaver/.codex-plugin/plugin.json": {"name": "weaver", "version": "1.0.0", "hooks": "./hooks.json"},
+            "weaver/hooks.json": {"hooks": {"PreToolUse": [{"hooks": [hook]}]}},
+        }.items():
+            (market / name).parent.mkdir(parents=True, exist_ok=True)
+            (market / name).write_text(json.dumps(content))
+        there.configure(f'[marketplaces.ours]\nsource_type = "local"\nsource = "{market}"\n')
+        home = generated(there)
+        assert there.run(home, "plugin", "add", "weaver@ours")[0] == 0
+        there.run(home, *EXEC, BYPASS, *options, "go")
+        assert there.files() == ran
+
+
 def test_a_nested_agents_hooks_name_its_callers_session_and_say_whose_they_are() -> None:
     spawn = calls("s", "spawn_agent", namespace="multi_agent_v1", message="do a part")
     wait = [shell("w", "while ! test -e nested; do sleep 0.05; done")]
