@@ -6,7 +6,7 @@
 
 PYTHON      ?= python3
 VENV        ?= .venv
-DEMO        ?= examples/demo
+DEMO        ?= supervisor/demo
 BENCH       ?= benchmarks/bench.py
 MODEL_CHECK ?= tests/model_check/__main__.py
 
@@ -85,7 +85,7 @@ lint: $(VENV)/installed-lint typing ## ruff, mypy and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
-	MYPYPATH=tests:benchmarks:examples/demo $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
+	MYPYPATH=tests:benchmarks $(BIN)/mypy $(RELAXED) $(wildcard tests benchmarks examples)
 	$(BIN)/pyright
 
 format: $(VENV)/installed-lint ## rewrite the sources in the one format

@@ -12,11 +12,14 @@ is what counts:
     an `ask` that writes nothing       a bare round trip over two trio memory channels
     a tool call                        one commit of one small row
     a checkpoint                       one commit that replaces a row of the same size
+    a hook process                     a process that does nothing
+    a question of a hook               a constant answer on the same HTTP stack
 
 An aim is met or missed; a question mark says that the floor moved so far between rounds that the disk had other work.
 
 "The same rows" are recorded, not imitated (tape.py).  lives.py and tool_batches.py hold what is measured through the
 public calls, floors.py what it is held against, intent_figures.py and tool_figures.py the rounds and the report.
+Hooks are measured between processes (hooks.py; hook_server.py and hook_pane.py are the processes).
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from typing import Any, Final, cast
 
 import click
 from figures import Run
+from hooks import measure_hooks
 from intent_figures import measure_intents
 from sizes import QUICK, Sizes
 from tool_figures import measure_tools
@@ -43,6 +47,7 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, float]:
     run = Run(folder, sizes)
     measure_intents(run)
     measure_tools(run)
+    measure_hooks(run)
     return run.report.figures
 
 

@@ -29,6 +29,11 @@ class Sizes:
     unresolved_calls: tuple[int, ...] = (1, 100, 1_000)
     unresolved_panes: int = 1_000
     checkpoints: int = 200
+    hook_processes: int = 20
+    """Of the one pane in each round; of each of many, the next."""
+    hook_processes_many: int = 2
+    hook_questions: int = 300
+    hook_questions_many: int = 20
 
 
 QUICK: Final = Sizes(
@@ -45,4 +50,8 @@ QUICK: Final = Sizes(
     batches={1: 5, 8: 2, 64: 1, 1_000: 1},
     unresolved_panes=100,
     checkpoints=20,
+    hook_processes=3,
+    hook_processes_many=1,
+    hook_questions=20,
+    hook_questions_many=2,
 )

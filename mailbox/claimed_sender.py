@@ -115,12 +115,20 @@ class ClaimedSender:
         try:
             held = self._held()
             return self._send(text) if held is None else self._ask_about(held, text)
-        except Locked as error:
-            return _report(Judged(Finding.LOCKED, str(error)))
-        except Blocked as error:
-            return _report(Judged(Finding.CORRUPT, str(error)))
-        except Unwritable as error:
-            return _report(Judged(Finding.UNWRITABLE, str(error)))
+        except (Locked, Blocked, Unwritable) as error:
+            return _report(_in_the_way(error))
+
+    def pending(self) -> SendReport | None:
+        """Find out what became of the message that is under way; None if there is none.
+
+        Sends nothing, whatever it finds.  A message that the service has is STORED, and its claim is gone on return;
+        every other answer is UNCERTAIN and leaves the claim.
+        """
+        try:
+            held = self._held()
+            return None if held is None else self._ask_about(held, held.text)
+        except (Locked, Blocked, Unwritable) as error:
+            return _report(_in_the_way(error))
 
     def settle(self, delivery_id: str, approval: str) -> SendReport:
         """Give up on a claim that nothing resolves, on the owner's word, and free the scope (D-19, section 12 D4).
@@ -212,6 +220,13 @@ def _asked(ask: Callable[[], Response]) -> Outcome:
     if isinstance(response, Response) and isinstance(response.status, int) and isinstance(response.body, bytes):
         return response
     return TypeError(f"the transport returned {type(response).__name__}, not a Response of int and bytes")
+
+
+def _in_the_way(error: Locked | Blocked | Unwritable) -> Judged:
+    """The row for files that could not be used."""
+    if isinstance(error, Locked):
+        return Judged(Finding.LOCKED, str(error))
+    return Judged(Finding.CORRUPT if isinstance(error, Blocked) else Finding.UNWRITABLE, str(error))
 
 
 def _report(judged: Judged, claim: Claim | None = None) -> SendReport:

@@ -31,6 +31,7 @@ from fencepost.supervisor.status import StoreCounts, counted
 from fencepost.supervisor.words import delivery_in_words, needs_a_person, why_it_waits
 
 __all__ = [
+    "NOBODY_KNOWS",
     "BatchLine",
     "DeliveryLine",
     "Fleet",
@@ -50,6 +51,9 @@ R = TypeVar("R", bound=Record)
 
 _CONFLICTED: Final = (IntentState.RECOVERY_REQUIRED.value, IntentState.TOPOLOGY_DIVERGED.value)
 _UNRESOLVED: Final = tuple(sorted(state.value for state in UNRESOLVED_STATES))
+
+
+NOBODY_KNOWS: Final = "what it waits for cannot be told: the row of the pane's process is damaged"
 
 
 class Standing(StrEnum):
@@ -176,6 +180,7 @@ def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = 
     """Look at one pane, which need not exist; call it within a snapshot.  Raises `StoreFault`."""
     look, pane = Look(reader), {"pane_id": pane_id}
     latest = look.first(Query(IncarnationRecord, pane, order_by=("epoch",), descending=True, limit=1))
+    is_told = not look.damage
     unresolved = {**pane, "state": _UNRESOLVED}
     head = look.first(Query(IntentRecord, unresolved, order_by=("seq",), limit=1), IntentRecord.require_intact)
     count = reader.count(Query(IntentRecord, unresolved))
@@ -190,7 +195,7 @@ def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = 
         standing=_standing(count, conflicted, faulted=bool(left_alone or look.damage)),
         process=None if latest is None else _process(latest),
         unresolved=count,
-        owed=None if head is None else _owed(head, latest),
+        owed=None if head is None else _owed(head, latest, is_told=is_told),
         batch=None if batch is None else _batch(reader, batch),
         deliveries=deliveries,
         quarantined=left_alone,
@@ -253,13 +258,15 @@ def _process(latest: IncarnationRecord) -> IncarnationLine:
     )
 
 
-def _owed(head: IntentRecord, latest: IncarnationRecord | None) -> IntentLine:
+def _owed(head: IntentRecord, latest: IncarnationRecord | None, *, is_told: bool) -> IntentLine:
+    """What is owed first; where the row of the process is damaged (`is_told` is False), nobody can say why it waits."""
+    why = why_it_waits(head, latest, head.intent_id) if is_told else NOBODY_KNOWS
     return IntentLine(
         intent_id=head.intent_id,
         state=head.state,
         exhausted=head.exhausted_at is not None,
         needs_a_person=needs_a_person(head),
-        why=why_it_waits(head, latest, head.intent_id) or "",
+        why=why or "",
         detected_at=head.detected_at,
     )
 

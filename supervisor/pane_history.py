@@ -28,7 +28,7 @@ from fencepost.mailbox.records import (
     TransitionKind,
 )
 from fencepost.mailbox.stores.store import StoreReader
-from fencepost.supervisor.overview import Look, PaneLine, Standing, pane_line
+from fencepost.supervisor.overview import NOBODY_KNOWS, Look, PaneLine, Standing, pane_line
 from fencepost.supervisor.words import delivery_in_words, why_it_waits
 
 __all__ = ["LATEST", "BatchEntry", "DeliveryEntry", "IncarnationEntry", "IntentEntry", "PaneHistory", "pane_history"]
@@ -164,9 +164,9 @@ def pane_history(
 
         line = pane_line(reader, pane_id, quarantined)
         incarnations = last(IncarnationRecord, "epoch")
-        newest = incarnations[-1] if incarnations else None
+        newest, is_told = incarnations[-1] if incarnations else None, not look.damage
         head = None if line.owed is None else line.owed.intent_id
-        intents = tuple(_intent(row, newest, head) for row in last(IntentRecord, "seq"))
+        intents = tuple(_intent(row, newest, head, is_told=is_told) for row in last(IntentRecord, "seq"))
         batches = tuple(_batch(reader, row) for row in last(BatchRecord, "seq"))
         sent = tuple(map(_sent, last(DeliveryRecord, "created_at")))
         accepted = tuple(_accepted(look, row) for row in last(AcceptanceRecord, "at"))
@@ -184,12 +184,13 @@ def _incarnation(row: IncarnationRecord) -> IncarnationEntry:
     return IncarnationEntry(**{name: getattr(row, name) for name in _names(IncarnationEntry)})
 
 
-def _intent(row: IntentRecord, latest: IncarnationRecord | None, head: str | None) -> IntentEntry:
+def _intent(row: IntentRecord, latest: IncarnationRecord | None, head: str | None, *, is_told: bool) -> IntentEntry:
+    why = why_it_waits(row, latest, head)
     reach = reach_of(row)
     word = reach.stage or reach.stop
     own = {name: getattr(row, name) for name in _names(IntentEntry) - {"why", "reached", "payload_bytes"}}
     return IntentEntry(
-        why=why_it_waits(row, latest, head),
+        why=why if is_told or why is None else NOBODY_KNOWS,
         reached=None if word is None else word.value,
         payload_bytes=None if row.payload is None else len(row.payload),
         **own,

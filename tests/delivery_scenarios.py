@@ -370,6 +370,36 @@ async def inbound_settled(url: str, chaos: Chaos, world: World) -> None:
         await _post(pane, world, SECOND, "a second one")
 
 
+async def taken_up(url: str, chaos: Chaos, world: World) -> None:
+    """A life finds what the one before it left under way: an event that was taken, and a turn that ran."""
+    world.gate = trio.Event()
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        await pane.launch("claude-code", "session-1")
+        await pane.accept(InboundPost(SECOND, (await pane.binding()).binding, "a second one"))
+        await world.reached.wait()
+        await taken(pane, world, Outbound("hello seat", "fleet_seat", FIRST), nursery)
+        await supervisor.aclose()
+    world.gate = None
+    async with opened(url, world, chaos) as (_, pane):
+        await insist(world, pane.deliver, Outbound("hello seat", "fleet_seat", FIRST))
+        await insist(world, pane.acknowledge_event, FIRST)
+        await _post(pane, world, SECOND, "a second one")
+
+
+async def native_taken_up(url: str, chaos: Chaos, world: World) -> None:
+    """As `taken_up`, of a message that a harness was being handed; its transcript tells."""
+    world.gate = trio.Event()
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        beside(nursery, pane.deliver, Outbound("hello harness", "harness_seat", FIRST))
+        await world.reached.wait()
+        await supervisor.aclose()
+    world.gate = None
+    async with opened(url, world, chaos) as (_, pane):
+        await insist(world, pane.reconcile, FIRST, world.seen(entries=()))
+        await insist(world, pane.reconcile, FIRST, world.seen())
+        await insist(world, pane.deliver, Outbound("hello harness", "harness_seat", FIRST))
+
+
 SCENARIOS: list[Scenario] = [
     head_acknowledged,
     head_replied,
@@ -384,6 +414,8 @@ SCENARIOS: list[Scenario] = [
     accepted,
     accepted_and_reset,
     inbound_settled,
+    taken_up,
+    native_taken_up,
 ]
 
 

@@ -20,6 +20,31 @@ def wrong_way(name: str, found: Iterable[Import]) -> Iterator[str]:
             yield f"line {item.line}: {PACKAGES[layer]} is below {rest[0]} and must not import {item.module}"
 
 
+CARRIERS = ("claim", "delivery_", "inbound_", "ladder", "pane_deliveries", "pump")
+TERMINALS = {"curses", "pexpect", "ptyprocess", "pty", "readline", "subprocess", "termios", "tty"}
+
+
+def test_10_10_nothing_that_carries_a_message_can_reach_a_terminal() -> None:
+    """Whatever a delivery's own modules load, there is neither a terminal in it nor a program that has one."""
+    known, reached = modules(), dict[str, str]()
+    waiting = [(name, "a delivery") for name in known if name.rpartition(".")[2].startswith(CARRIERS)]
+    while waiting:
+        name, by = waiting.pop()
+        if name not in reached:
+            reached[name] = by
+            found = imports_of(name, known[name]) if name in known else ()
+            waiting += [(item.module, name) for item in found if not item.typing_only]
+    assert {"fencepost.actors.delivery_seats", "fencepost.supervisor.pump", "fencepost.mailbox.claim_files"} < set(
+        reached
+    )
+    assert {name: by for name, by in reached.items() if name in TERMINALS or ".launchers" in name} == {}
+
+
+@pytest.mark.parametrize("way", ["send-keys", "paste-buffer", "load-buffer", "TIOCSTI"])
+def test_10_10_no_module_knows_a_way_to_type(way: str) -> None:
+    assert [name for name, path in modules().items() if way in path.read_text(encoding="utf-8")] == []
+
+
 @pytest.mark.parametrize("name", modules())
 def test_imports_go_one_way(name: str) -> None:
     assert list(wrong_way(name, imports_of(name, modules()[name]))) == []

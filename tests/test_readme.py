@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
-import os
 import re
 import shlex
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -117,7 +115,7 @@ def test_every_example_is_shown_somewhere() -> None:
 
 
 def test_the_claims_shown_are_the_demos() -> None:
-    story = (ROOT / "examples" / "demo" / "story.py").read_text(encoding="utf-8")
+    story = (ROOT / "supervisor" / "demo" / "story.py").read_text(encoding="utf-8")
     claims = re.findall(r"^    ok \| ([^|]+) \|", text_of(README), re.MULTILINE)
     assert claims
     assert all(f'"{claim}"' in story for claim in claims)
@@ -458,18 +456,11 @@ def test_every_command_is_shown() -> None:
 
 @pytest.mark.parametrize("line", commands_shown())
 def test_every_command_shown_is_understood(line: str) -> None:
-    _, *arguments = shlex.split(line)
-    if arguments[0] == "serve":  # it would serve; that its options are understood can be had without
-        assert cli.serve.make_context("serve", arguments[1:]).params
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        before = Path.cwd()
-        os.chdir(folder)
-        try:
-            result = CliRunner().invoke(cli.main, arguments, prog_name="fencepost")
-        finally:
-            os.chdir(before)
-    assert "Usage:" not in result.stderr, result.stderr  # wrong usage; that the store is missing is another matter
+    _, name, *arguments = shlex.split(line, comments=True)
+    if name in cli.main.commands:  # it is not run: it might serve, or ask the bridge of whoever runs the tests
+        assert cli.main.commands[name].make_context(name, arguments).params
+    else:
+        assert CliRunner().invoke(cli.main, [name, *arguments], prog_name="fencepost").exit_code == 0
 
 
 def test_every_make_target_shown_exists() -> None:

@@ -20,7 +20,6 @@ The log gets names of routes and statuses, and a caller's words only with everyt
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
@@ -47,12 +46,12 @@ from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import Listener, Match, match
 from fencepost.supervisor.bridge.seats import SeatRegistry
+from fencepost.supervisor.bridge.telemetry.logs import about
+from fencepost.supervisor.bridge.telemetry.observer import Observer, Request as Seen
 
 __all__ = ["CONNECTION", "ConnectionState", "ListenerApp", "create_app"]
 
 Asgi: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-log: Final = logging.getLogger("fencepost.bridge")
 
 CONNECTION: Final = "fencepost.connection"
 """Where in a scope's state the server puts what it knows of the connection."""
@@ -95,6 +94,7 @@ def create_app(
     tools: ToolEndpoint | None = None,
     limits: Limits | None = None,
     stopping: Stopping | None = None,
+    telemetry: Observer | None = None,
 ) -> Asgi:
     """One listener over an open supervisor, as an ASGI application for trio.
 
@@ -110,6 +110,7 @@ def create_app(
         tools,
         limits=limits or Limits(),
         stopping=stopping or Stopping(),
+        telemetry=telemetry or Observer(),
     )
     return ListenerApp(bridge, listener)
 
@@ -135,41 +136,37 @@ class ListenerApp:
         if scope["type"] != "http":
             raise NotImplementedError(f"this application serves HTTP, not {scope['type']!a}")
         stopping, request = self._bridge.stopping, _Request(scope, receive, self._bridge.limits)
-        cut = stopping.begin()
+        seen, cut = self._bridge.telemetry.began(self._listener), stopping.begin()
         response: Response | None = None
         try:
             with cut:
-                response = await self._respond(request)
+                response = await self._respond(request, seen)
             if cut.cancelled_caught:
                 response = _failure(503, "the bridge is stopping")
         except Gone:
             return
         finally:
             stopping.end(cut)
+            self._bridge.telemetry.ended(seen, None if response is None else response.status_code)
         if response is not None:
             await request.send(response, send)
 
-    async def _respond(self, request: _Request) -> Response:
+    async def _respond(self, request: _Request, seen: Seen) -> Response:
         found = match(self._listener, request.method, request.raw_path)
         if found is None:
-            log.debug("%s: no such route: 404", self._listener)
             return _failure(404, "not found")
+        seen.route, seen.method = found.route.name, found.route.method
         try:
-            answered = await self._serve(request, found)
+            answered = await self._serve(request, found, seen)
         except Gone:
-            log.info("%s %s: the client left", self._listener, found.route.name)
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
             self._bridge.stopping.heard(error)
-            status, detail = _told(error)
-            level = logging.ERROR if status == 500 else logging.INFO
-            log.log(level, "%s %s: %d (%s)", self._listener, found.route.name, status, ascii(error)[:300])
-            return _failure(status, detail)
-        response = _response(answered)
-        log.debug("%s %s: %d", self._listener, found.route.name, response.status_code)
-        return response
+            seen.error = ascii(error)[:300]
+            return _failure(*_told(error))
+        return _response(answered)
 
-    async def _serve(self, request: _Request, found: Match) -> Answered:
+    async def _serve(self, request: _Request, found: Match, seen: Seen) -> Answered:
         connection = request.connection
         identity = identify(
             self._listener,
@@ -180,7 +177,7 @@ class ListenerApp:
         )
         if identity.pane_id is not None and found.parameters.get("pane", identity.pane_id) != identity.pane_id:
             raise Denied(403, "another pane's")
-        owner = identity.pane_id or OPERATOR
+        owner, seen.ids = identity.pane_id or OPERATOR, _ids(identity, found)
         if connection is not None and not connection.claim(owner):
             raise _Answer(429, "too many connections")
         if self._under_way[owner] >= self._bridge.limits.pane_connections_max:
@@ -196,7 +193,8 @@ class ListenerApp:
             self._held[owner] += size
 
         try:
-            return await self._handle(request, found, identity, hold)
+            with about(**seen.ids):
+                return await self._handle(request, found, identity, hold)
         finally:
             self._under_way[owner] -= 1
             self._held[owner] -= held
@@ -218,6 +216,13 @@ class ListenerApp:
                 raise
         call = Call(self._bridge, identity, found.parameters, request.query, members, request.left)
         return await HANDLERS[name](call)
+
+
+def _ids(identity: Identity, found: Match) -> dict[str, str]:
+    """What a request is about, as its records show it: the proven pane, and the delivery that its path names."""
+    path = found.parameters
+    ids = {"pane_id": identity.pane_id or path.get("pane"), "delivery_id": path.get("event") or path.get("message")}
+    return {name: value for name, value in ids.items() if value is not None}
 
 
 _BODY_IS_OPTIONAL: Final = {"acknowledge", "head_acknowledge"}

@@ -121,6 +121,8 @@ class Operator:
             connection.request(method, f"/{path}", body, headers)
             response = connection.getresponse()
             content = response.read(ANSWER_BYTES_MAX + 1)
+            if response.length and len(content) <= ANSWER_BYTES_MAX:
+                raise http.client.IncompleteRead(content, response.length)
         except TimeoutError as error:
             raise NoAnswer(f"the bridge has not answered in time; {_NOT_KNOWN}") from error
         except (OSError, http.client.HTTPException) as error:

@@ -20,6 +20,7 @@ import fcntl
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ from fencepost.supervisor.bridge.limits import Stopping
 from fencepost.supervisor.bridge.program import Harnesses, OpenBridge, open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
+from fencepost.supervisor.bridge.telemetry.logs import LogFormat, logging_to
+from fencepost.supervisor.bridge.telemetry.telemetry import Telemetry
 
 __all__ = ["ANSWERED", "CUT", "NOT_STARTED", "Settings", "run"]
 
@@ -61,6 +64,8 @@ class Settings:
     fleet: tuple[str, int] = ("127.0.0.1", 0)
     head_pane: str | None = None
     grace_seconds: float = 5.0
+    log_format: LogFormat = "text"
+    log_level: int = logging.INFO
     harnesses: Harnesses = Factory(Harnesses)
 
 
@@ -71,8 +76,8 @@ def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str]
     """
     life = _Life(settings, say)
     try:
-        with _logging_to_stderr():
-            trio.run(life.live)
+        with logging_to(sys.stderr, settings.log_format, settings.log_level) as lines:
+            trio.run(life.live, Telemetry(lines))
     except (FencepostError, Unsafe, OSError, ValueError) as error:
         complain(str(error))
         return NOT_STARTED if life.where is None else CUT
@@ -91,7 +96,7 @@ class _Life:
     where: Endpoints | None = None
     """Where it listens, once it does."""
 
-    async def live(self) -> None:
+    async def live(self, telemetry: Telemetry) -> None:
         """Open everything, serve, and close it again, in this order's reverse."""
         folder = private_folder(self.settings.folder.absolute())
         with _owned(folder):
@@ -105,6 +110,7 @@ class _Life:
                 head_pane=self.settings.head_pane,
                 harnesses=self.settings.harnesses,
                 stopping=self.stopping,
+                telemetry=telemetry,
                 fleet_url=lambda: None if self.where is None else self.where.fleet,
             ) as opened:
                 await self._serve(opened, folder)
@@ -122,6 +128,7 @@ class _Life:
 
         async with trio.open_nursery() as nursery:
             await nursery.start(_obey_signals, self.stopping)
+            await nursery.start(opened.bridge.telemetry.follow, opened.bridge.supervisor)
             try:
                 await serve(opened.bridge, addresses, grace_seconds=self.settings.grace_seconds, started=started)
             except (OSError, ValueError) as error:
@@ -166,17 +173,3 @@ async def _obey_signals(stopping: Stopping, task_status: trio.TaskStatus[None] =
             if stopping.asked.is_set():
                 stopping.cut()
             stopping.asked.set()
-
-
-@contextmanager
-def _logging_to_stderr() -> Generator[None]:
-    """One line a record on stderr; nothing in a record is anything but printable, see `app`."""
-    handler, level = logging.StreamHandler(), log.level
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)

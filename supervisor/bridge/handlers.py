@@ -32,6 +32,7 @@ from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
+from fencepost.supervisor.bridge.telemetry.observer import Observer
 
 if TYPE_CHECKING:
     from fencepost.supervisor.bridge.pane_processes import PaneProcesses
@@ -71,6 +72,8 @@ class Bridge:
     stopping: Stopping = Factory(Stopping)
     processes: PaneProcesses | None = None
     """What starts and ends the panes' processes; None: the bridge starts none."""
+    telemetry: Observer = Factory(Observer)
+    """Is told of requests and hooks."""
 
 
 class NotFound(LookupError):  # noqa: N818 - the answer 404
@@ -227,9 +230,12 @@ async def _decided(call: Call, asked: wire.HookEvent) -> HookAnswer:
     if adapter is None:
         raise wire.Malformed("no adapter for this harness")
     wait_seconds = min(asked.wait_seconds, call.bridge.limits.hook_seconds_max)
-    said = await call.unless_gone(lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds))
-    if said is None:
-        raise TypeError("the adapter did not answer")
+    with call.bridge.telemetry.hook(call.pane.pane_id, asked) as observed:
+        said = observed.answer = await call.unless_gone(
+            lambda: adapter.on_hook(call.pane, asked.incarnation_id, asked.event, wait_seconds)
+        )
+        if said is None:
+            raise TypeError("the adapter did not answer")
     if call.bridge.processes is not None:
         call.bridge.processes.heard(call.pane.pane_id, asked.incarnation_id, asked.event)
     return said
@@ -357,6 +363,16 @@ async def openapi(call: Call) -> Answered:
     return 200, document(call.bridge.limits)
 
 
+async def metrics(call: Call) -> Answered:
+    """`GET metrics`."""
+    from fencepost.supervisor.bridge.telemetry.metrics import CONTENT_TYPE
+
+    text = await call.bridge.telemetry.exposition(call.bridge.supervisor)
+    if text is None:
+        raise NotFound("no metrics are kept here")
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
 Handler: TypeAlias = Callable[[Call], Awaitable[Answered]]
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -375,5 +391,6 @@ HANDLERS: Final[Mapping[str, Handler]] = {
         admit,
         dismiss,
         openapi,
+        metrics,
     )
 }

@@ -99,11 +99,15 @@ RESPONSES: Final[dict[str, Schema]] = {
     "dismiss": _object("version pane dismissed", version=_VERSION, pane=_ID, dismissed={"type": "boolean"}),
     "openapi": {"type": "object"},
     **OPERATOR_RESPONSES,
+    "metrics": _TEXT,
 }
 """By route, the body of a 200."""
 
 ALWAYS: Final = (401, 403, 404, 429, 500, 503)
 """What every route may answer."""
+
+_NO_JSON: Final = {"metrics": "text/plain"}
+"""By route, the media type of a 200 that is no JSON."""
 
 _MEANINGS: Final = {
     200: "Answered.",
@@ -177,6 +181,8 @@ def _parameters(route: Route) -> list[Schema]:
 def _response(route: Route, status: int) -> Schema:
     if status == 200:
         schema = RESPONSES[route.name]
+        if route.name in _NO_JSON:
+            return {"description": _MEANINGS[status], "content": {_NO_JSON[route.name]: {"schema": schema}}}
     else:
         schema = _RECEIPT if route.name == "message" and status == 400 else _ERROR
     return {"description": _MEANINGS[status], "content": _json(schema)}

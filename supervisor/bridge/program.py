@@ -34,6 +34,7 @@ from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.starting import Starting
+from fencepost.supervisor.bridge.telemetry.observer import Observer
 from fencepost.supervisor.bridge.watching import Watcher
 from fencepost.supervisor.overview import live_incarnations
 
@@ -79,6 +80,7 @@ async def open_bridge(
     head_pane: str | None = None,
     harnesses: Harnesses | None = None,
     stopping: Stopping | None = None,
+    telemetry: Observer | None = None,
     fleet_url: Callable[[], str | None] = lambda: None,
 ) -> AsyncGenerator[OpenBridge, None]:
     """Open the runtime over `store` with everything that a bridge in `folder` has, ready to be served and watched.
@@ -115,6 +117,7 @@ async def open_bridge(
             head_pane,
             processes=processes,
             stopping=stopping or Stopping(),
+            telemetry=telemetry or Observer(),
         )
         yield OpenBridge(bridge, partial(watcher.run, live))
 

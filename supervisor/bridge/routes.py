@@ -230,6 +230,7 @@ ROUTES: Final = (
         "Retire the pane's incarnation and end its process.",
         (200, 409),
     ),
+    Route("metrics", "GET", "metrics", _OPERATOR, "The bridge's numbers, as Prometheus reads them.", (200,)),
 )
 
 

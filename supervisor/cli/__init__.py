@@ -20,6 +20,7 @@ import click
 
 from fencepost.mailbox.stores.store import SCHEMES
 from fencepost.supervisor.cli import (
+    demo_command,
     events_command,
     hook_command,
     operator_commands,
@@ -49,6 +50,11 @@ class _InOrder(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Their names."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """Their first sentences, whole: click would cut them off to fit a line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()])
 
 
 @click.group(
@@ -99,6 +105,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     run_command.run,
     run_command.stop,
     hook_command.hook_settings,
+    demo_command.demo,
 )
 """In the order in which the help shows them."""
 

@@ -18,7 +18,6 @@ _HARNESSES: Final = ("claude-code", "codex")
 
 @click.command(
     "hook-settings",
-    short_help="Print the settings with which a harness runs our hooks.",
     epilog="""\b
 Examples:
   fencepost hook-settings claude-code > settings.json && claude --settings settings.json

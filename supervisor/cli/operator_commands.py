@@ -184,7 +184,7 @@ def deliver(
     uncertain, expired, rejected), or there is no such mechanism; 2 if no bridge serves, or it has not answered in
     time.  Nothing is ever sent twice: ask with the same --id how far it got.
     """
-    text = sys.stdin.read() if text is None else text
+    text = _read_stdin() if text is None else text
     delivery_id = delivery_id or str(uuid4())
     try:
         with asking():
@@ -198,6 +198,10 @@ def deliver(
         say(_report(said))
     if said.get("stage") is None:
         click.get_current_context().exit(REFUSED)
+
+
+def _read_stdin() -> str:
+    return sys.stdin.read()
 
 
 def _report(said: Mapping[str, Any]) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -51,6 +53,20 @@ Examples:
     help="How long the head's reply to a pane's message is waited for.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Of the log, on stderr.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged.",
+)
+@click.option(
     "--grace", metavar="SECONDS", type=click.FloatRange(0, 3_600), default=5.0, help="For requests, at the end."
 )
 def serve(
@@ -65,6 +81,8 @@ def serve(
     hook_deadline: int,
     stop_grace: float,
     head_reply: float,
+    log_format: Literal["text", "json"],
+    log_level: str,
     grace: float,
 ) -> None:
     """Serve the reference bridge until SIGTERM or SIGINT.
@@ -87,6 +105,8 @@ def serve(
         fleet=fleet,
         head_pane=head,
         grace_seconds=grace,
+        log_format=log_format,
+        log_level=getattr(logging, log_level.upper()),
         harnesses=Harnesses(
             reconcile=reconcile,
             reconcile_seconds=reconcile_timeout,

@@ -33,7 +33,6 @@ class _Bridge:
 
 
 @click.command(
-    short_help="Show how every pane stands and what it waits for.",
     epilog="""\b
 Examples:
   fencepost status

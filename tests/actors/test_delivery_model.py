@@ -12,7 +12,7 @@ from fencepost.mailbox.claim import Finding, Judged
 QUICK = World((("same",), ("same",)), doubled_max=0)
 
 
-def test_every_interleaving_of_two_bridges_with_the_same_text():
+def test_10_1_to_10_9_every_interleaving_of_two_bridges_with_the_same_text():
     found = explore(QUICK)
     assert found.states > 10_000
     assert found.ends > 100
@@ -64,6 +64,23 @@ def no_trace_means_not_sent(right):
     return judge_receipt
 
 
+def every_text_is_the_original(right):
+    return lambda claim, _fingerprint, outcome: right(claim, claim.fingerprint, outcome)
+
+
+def the_same_text_is_another(right):
+    return lambda claim, _fingerprint, outcome: right(claim, "0" * 64, outcome)
+
+
+def a_question_sends(right):
+    def begin(state, number, bridge, text):
+        for name, after in right(state, number, bridge, text):
+            asks = state.claim is not None
+            yield name, after._replace(posts=delivery_world._raised(after.posts, 0)) if asks else after
+
+    return begin
+
+
 def recovery_runs_it_again(right):
     def restarted(service):
         after = right(service)
@@ -83,6 +100,8 @@ def acceptance_before_its_tombstone(_right):
         ("judge_lookup", a_tombstone_is_good_enough, "5"),
         ("judge_post", silence_means_not_sent, "7"),
         ("judge_receipt", no_trace_means_not_sent, "7"),
+        ("judge_receipt", every_text_is_the_original, "8"),
+        ("_begin", a_question_sends, "6"),
         ("restarted", recovery_runs_it_again, "3|5"),
         ("_STEPS", acceptance_before_its_tombstone, "4"),
     ],
@@ -92,3 +111,9 @@ def test_a_deliberate_mistake_is_noticed(monkeypatch, name, wrong, law):
     monkeypatch.setattr(delivery_world, name, wrong(getattr(delivery_world, name)))
     with pytest.raises(Broken, match=law):
         explore(World((("same",), ("other",))))
+
+
+def test_10_9_the_same_text_told_as_another_is_noticed(monkeypatch):
+    monkeypatch.setattr(delivery_world, "judge_receipt", the_same_text_is_another(delivery_world.judge_receipt))
+    with pytest.raises(Broken, match="9"):
+        explore(QUICK)

@@ -75,7 +75,7 @@ OUTCOMES = st.one_of(
 
 
 @given(st.sampled_from(SENDING), st.lists(OUTCOMES, max_size=6))
-def test_whatever_is_heard_a_stage_never_goes_down_and_a_stop_is_left_for_a_proved_stage_only(mechanism, heard):
+def test_10_7_whatever_is_heard_a_stage_never_goes_down_and_a_stop_is_left_for_a_proved_stage_only(mechanism, heard):
     row = dispatch(message(mechanism), 1)
     now = 1
     for said in heard:
@@ -182,7 +182,7 @@ def test_ids_that_no_store_can_hold_are_compared_as_they_are_kept():
 # -- reports -----------------------------------------------------------------------------------------------------
 
 
-def test_reports_name_the_original_and_have_exactly_one_stage_or_stop():
+def test_1_3_1_and_1_3_4_reports_name_the_original_and_have_exactly_one_stage_or_stop():
     flying = dispatch(message("channel_turn"), 1)
     ended = hear(flying, MechanismOutcome("settled", None, None, "well"), 2)
     told = [

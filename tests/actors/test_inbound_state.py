@@ -85,7 +85,7 @@ def expected_post(traces: Traces) -> str:
     return "accept" if traceless else "uncertain"
 
 
-def test_6_1_a_post_against_every_combination_of_traces():
+def test_6_1_4_to_6_1_8_and_6_3_7_a_post_against_every_combination_of_traces():
     for traces in ALL:
         verdict = judge_post("pane", POST, traces)
         if isinstance(verdict, Accept):
@@ -99,7 +99,7 @@ def test_6_1_a_post_against_every_combination_of_traces():
         assert verdict.clears == (receipt.received and traces.fence == FENCE)
 
 
-def test_6_2_a_lookup_against_every_combination_of_traces():
+def test_6_2_1_to_6_2_6_and_6_2_8_and_6_2_10_and_10_6_a_lookup_against_every_combination_of_traces():
     for traces in ALL:
         verdict = judge_lookup(ASKED, traces)
         assert isinstance(verdict, Answered)

@@ -43,6 +43,13 @@ FIGURES = {
     "checkpoints_per_second",
     "checkpoints_over_raw",
     "raw_replacements_per_second",
+    *(
+        f"hook_{what}{panes}_{figure}"
+        for what in ("process", "asked")
+        for panes in (1, 64)
+        for figure in ("p50_us", "p99_us", "floor_p50_us", "floor_p99_us", "over_floor", "added_us")
+    ),
+    "hook_asked1_aim_met",
 }
 
 
@@ -84,6 +91,7 @@ def test_an_aim_is_told_as_met_or_missed_as_its_figure_is(quick):
         "tools64_aim_met": figures["tools64_over_raw"] >= 1.7,
         "tools1000_aim_met": figures["tools1000_per_second"] >= 2_960,
         "recover1000_aim_met": figures["recover1000_seconds"] <= 0.2,
+        "hook_asked1_aim_met": figures["hook_asked1_p50_us"] <= 1_000,
     }
     assert {name: bool(figures[name]) for name in aims} == aims
     told = [line.split()[0] for line in finished.stdout.splitlines() if " aim: " in line]

@@ -20,9 +20,10 @@ from fencepost.supervisor import (
     Unchanged,
     open_supervisor,
 )
-from fencepost.supervisor.bridge.adapters import HookAnswer, claude
+from fencepost.supervisor.bridge.adapters import HookAnswer, claude, transcripts
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.transcripts import TranscriptMemory
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
 ALLOWED = HookAnswer()
@@ -278,7 +279,7 @@ async def test_a_half_written_last_line_is_waited_for(tmp_path, monkeypatch) -> 
         whole = alive.session.path.read_bytes()
         alive.session.path.write_bytes(whole[:-20])
         looked = []
-        look_for = claude.look_for
+        look_for = TranscriptMemory.look_for
 
         def look(*arguments):
             found = look_for(*arguments)
@@ -286,7 +287,7 @@ async def test_a_half_written_last_line_is_waited_for(tmp_path, monkeypatch) -> 
             alive.session.path.write_bytes(whole)
             return found
 
-        monkeypatch.setattr(claude, "look_for", look)
+        monkeypatch.setattr(TranscriptMemory, "look_for", look)
         await alive.pane.detect(moved("main-1", "main-2"))
         answer = await alive.hook(events[1])
         assert reason_in(answer).encode() == payload_of("main-2")
@@ -297,7 +298,7 @@ async def test_the_transcript_of_a_new_session_is_waited_for(tmp_path, monkeypat
     async with life(tmp_path) as alive:
         (event,) = alive.session.turn("a")
         later = alive.session.path.rename(tmp_path / "later")
-        look_for = claude.look_for
+        look_for = TranscriptMemory.look_for
 
         def look(*arguments):
             try:
@@ -305,6 +306,29 @@ async def test_the_transcript_of_a_new_session_is_waited_for(tmp_path, monkeypat
             finally:
                 if later.exists():
                     later.rename(alive.session.path)
+
+        monkeypatch.setattr(TranscriptMemory, "look_for", look)
+        await alive.pane.detect(moved("main-1", "main-2"))
+        assert reason_in(await alive.hook(event)).encode() == payload_of("main-2")
+
+
+async def test_a_message_that_is_waited_for_is_found_behind_a_line_longer_than_a_window(tmp_path, monkeypatch) -> None:
+    async with life(tmp_path) as alive:
+        alive.session.turn("old")
+        content = [{"type": "tool_result", "tool_use_id": "old", "content": "x" * transcripts.WINDOW_BYTES}]
+        result = alive.session.line("user", {"role": "user", "content": content}, promptId=alive.session.prompt_id)
+        alive.session.write(result)
+        before = alive.session.path.read_bytes()
+        (event,) = alive.session.turn("a")
+        after = alive.session.path.read_bytes()
+        alive.session.path.write_bytes(before)
+        look_for = claude.look_for
+
+        def look(*arguments):
+            try:
+                return look_for(*arguments)
+            finally:
+                alive.session.path.write_bytes(after)
 
         monkeypatch.setattr(claude, "look_for", look)
         await alive.pane.detect(moved("main-1", "main-2"))

@@ -25,59 +25,73 @@ DIGEST = "a" * 64
 RECEIPT = f"/seats/{OURS}/messages/{UUID}?binding={DIGEST}&fingerprint={DIGEST}"
 OPERATOR, FLEET, LOCAL = Listener
 
-# method, path, and the status an entitled caller gets on each listener; the body is an empty object of version 1.
+# The protocol's row, method, path, and the status an entitled caller gets on each listener; the body is an empty object
+# of version 1.
 TABLE = [
-    ("GET", f"/seats/{OURS}/events?wait=0", 200, 200, 200),
-    ("POST", f"/seats/{OURS}/events/{UUID}/ack", 404, 404, 404),  # the route is there, the event is not
-    ("GET", f"/seats/{OURS}/events/{UUID}/ack", None, None, None),
-    ("POST", f"/seats/{OURS}/hook", 400, 400, 400),
-    ("GET", f"/seats/{OURS}/messages", 200, 200, 200),
-    ("POST", f"/seats/{OURS}/messages", 400, 400, 400),
-    ("GET", RECEIPT, 200, 200, 200),
-    ("POST", RECEIPT, None, None, None),
-    ("GET", RECEIPT.replace(UUID, "not-a-uuid"), 400, None, None),
-    ("POST", "/tools", None, 200, 200),
-    ("GET", "/head/events?wait=0", 200, None, None),
-    ("POST", f"/head/events/{UUID}/ack", 404, None, None),
-    ("POST", f"/head/events/{UUID}/reply", 400, None, None),
-    ("PUT", "/operator/seats/new", 200, None, None),
-    ("DELETE", "/operator/seats/new", 200, None, None),
-    ("GET", "/openapi.json", 200, None, None),
-    ("GET", "/operator/status", 200, None, None),
-    ("GET", f"/operator/panes/{OURS}", 404, None, None),  # the route is there, nothing is stored of the pane
-    ("POST", f"/operator/panes/{OURS}/transitions", 400, None, None),
-    ("POST", f"/operator/panes/{OURS}/deliveries", 400, None, None),
-    ("POST", f"/operator/panes/{OURS}/settle", 400, None, None),
-    ("POST", f"/operator/panes/{OURS}/resolve", 400, None, None),
-    ("POST", f"/operator/panes/{OURS}/rearm", 400, None, None),
-    ("POST", f"/operator/panes/{OURS}/discard", 400, None, None),
-    ("POST", "/operator/revive", 400, None, None),
-    ("PUT", f"/operator/panes/{OURS}/process", 404, None, None),  # the routes are there, this bridge starts nothing
-    ("GET", f"/operator/panes/{OURS}/process", 404, None, None),
-    ("DELETE", f"/operator/panes/{OURS}/process", 404, None, None),
-    ("GET", f"/operator/panes/{OURS}/settle", None, None, None),
-    ("POST", f"/operator/panes/{OURS}", None, None, None),
-    ("GET", "/", None, None, None),
-    ("GET", "/status", None, None, None),
-    ("HEAD", f"/seats/{OURS}/events?wait=0", None, None, None),
-    ("OPTIONS", f"/seats/{OURS}/messages", None, None, None),
+    ("9.1-1", "GET", f"/seats/{OURS}/events?wait=0", 200, 200, 200),
+    ("9.1-2", "POST", f"/seats/{OURS}/events/{UUID}/ack", 404, 404, 404),  # the route is there, the event is not
+    ("9.1-2", "GET", f"/seats/{OURS}/events/{UUID}/ack", None, None, None),
+    ("9.1-3", "POST", f"/seats/{OURS}/hook", 400, 400, 400),
+    ("9.1-4", "GET", f"/seats/{OURS}/messages", 200, 200, 200),
+    ("9.1-5", "POST", f"/seats/{OURS}/messages", 400, 400, 400),
+    ("9.1-6", "GET", RECEIPT, 200, 200, 200),
+    ("9.1-6", "POST", RECEIPT, None, None, None),
+    ("9.1-6", "GET", RECEIPT.replace(UUID, "not-a-uuid"), 400, None, None),
+    ("9.1-7", "POST", "/tools", None, 200, 200),
+    ("9.1-8", "GET", "/head/events?wait=0", 200, None, None),
+    ("9.1-8", "POST", f"/head/events/{UUID}/ack", 404, None, None),
+    ("9.1-8", "POST", f"/head/events/{UUID}/reply", 400, None, None),
+    ("9.1-9", "PUT", "/operator/seats/new", 200, None, None),
+    ("9.1-9", "DELETE", "/operator/seats/new", 200, None, None),
+    ("9.1-9", "GET", "/openapi.json", 200, None, None),
+    ("9.1-9", "GET", "/operator/status", 200, None, None),
+    ("9.1-9", "GET", f"/operator/panes/{OURS}", 404, None, None),  # the route is there, nothing is stored of the pane
+    ("9.1-9", "POST", f"/operator/panes/{OURS}/transitions", 400, None, None),
+    ("9.1-9", "POST", f"/operator/panes/{OURS}/deliveries", 400, None, None),
+    ("9.1-9", "POST", f"/operator/panes/{OURS}/settle", 400, None, None),
+    ("9.1-9", "POST", f"/operator/panes/{OURS}/resolve", 400, None, None),
+    ("9.1-9", "POST", f"/operator/panes/{OURS}/rearm", 400, None, None),
+    ("9.1-9", "POST", f"/operator/panes/{OURS}/discard", 400, None, None),
+    ("9.1-9", "POST", "/operator/revive", 400, None, None),
+    (
+        "9.1-9",
+        "PUT",
+        f"/operator/panes/{OURS}/process",
+        404,
+        None,
+        None,
+    ),  # the routes are there, this bridge starts nothing
+    ("9.1-9", "GET", f"/operator/panes/{OURS}/process", 404, None, None),
+    ("9.1-9", "DELETE", f"/operator/panes/{OURS}/process", 404, None, None),
+    ("9.1-9", "GET", f"/operator/panes/{OURS}/settle", None, None, None),
+    ("9.1-9", "POST", f"/operator/panes/{OURS}", None, None, None),
+    ("9.1-9", "GET", "/metrics", 404, None, None),  # the route is there, and this bridge keeps none
+    ("9.1-9", "GET", "/", None, None, None),
+    ("9.1-9", "GET", "/status", None, None, None),
+    ("9.1-9", "HEAD", f"/seats/{OURS}/events?wait=0", None, None, None),
+    ("9.1-9", "OPTIONS", f"/seats/{OURS}/messages", None, None, None),
 ]
-CELLS = [(*row[:2], listener, status) for row in TABLE for listener, status in zip(Listener, row[2:], strict=True)]
+CELLS = [(*row[1:3], listener, status) for row in TABLE for listener, status in zip(Listener, row[3:], strict=True)]
+NAMES = [
+    f"{row} {method} {path.partition('?')[0]} {listener.name}"
+    for row, method, path, *_ in TABLE
+    for listener in Listener
+]
 
 
 def is_routed(method, path, listener) -> bool:
     return match(listener, method, path.partition("?")[0].encode()) is not None
 
 
-@pytest.mark.parametrize(("method", "path", "listener", "status"), CELLS)
-async def test_every_row_on_every_listener(method, path, listener, status):
+@pytest.mark.parametrize(("method", "path", "listener", "status"), CELLS, ids=NAMES)
+async def test_9_1_and_12_o9_every_row_on_every_listener(method, path, listener, status):
     async with world() as there, there.entitled(listener) as client:
         answer = await client.request(method, path, json={"version": 1})
         assert answer.status_code == (404 if status is None else status)
         assert is_routed(method, path, listener) == (status is not None)
 
 
-def test_every_route_is_in_the_table():
+def test_9_1_every_route_is_in_the_table():
     tried = [match(listener, method, path.partition("?")[0].encode()) for method, path, listener, _ in CELLS]
     assert {found.route.name for found in tried if found} == {route.name for route in ROUTES}
 
@@ -87,7 +101,7 @@ def test_every_route_is_in_the_table():
 
 @pytest.mark.parametrize("listener", Listener)
 @pytest.mark.parametrize("path", ["/", "/seats", f"/seats/{OURS}", f"/seats/{OURS}/events/{UUID}", "/seats//events"])
-async def test_shape_and_method_come_before_identity(listener, path):
+async def test_9_2_1_and_12_o9_shape_and_method_come_before_identity(listener, path):
     async with world() as there, there.client(listener) as nobody:
         assert (await nobody.get(path)).status_code == 404
         assert (await nobody.patch(f"/seats/{OURS}/hook")).status_code == 404
@@ -110,7 +124,7 @@ async def test_shape_and_method_come_before_identity(listener, path):
     ],
 )
 @pytest.mark.parametrize("listener", [OPERATOR, FLEET])
-async def test_without_a_token_it_is_401_on_every_route(listener, headers):
+async def test_9_2_2_without_a_token_it_is_401_on_every_route(listener, headers):
     async with world() as there, there.client(listener, headers=headers) as nobody:
         for method, path, where, status in CELLS:
             if where is listener and status is not None:
@@ -118,7 +132,32 @@ async def test_without_a_token_it_is_401_on_every_route(listener, headers):
                 assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
 
 
-async def test_each_token_is_good_on_its_own_listener_only():
+@pytest.mark.parametrize("listener", Listener)
+async def test_6_1_1_and_6_2_10_what_is_turned_away_at_the_door_gets_no_receipt(listener):
+    """However well the message is made: a receipt would say that somebody entitled had asked."""
+    async with world() as there, there.client(listener) as nobody, there.entitled(listener) as somebody:
+        pane = there.supervisor.pane(OURS)
+        await pane.launch("plain", "session-1")
+        binding = (await pane.binding()).binding
+        message = {"version": 1, "delivery_id": UUID, "binding": binding, "text": "hello"}
+        answers = [
+            (await somebody.post(f"/seats/{OURS}/message", json=message), 404),
+            (await somebody.put(f"/seats/{OURS}/messages", json=message), 404),
+            (await nobody.post(f"/seats/{OURS}/messages", json=message), 403 if listener is LOCAL else 401),
+            (await nobody.get(RECEIPT), 403 if listener is LOCAL else 401),
+        ]
+        if listener is not OPERATOR:
+            answers.append((await somebody.post(f"/seats/{THEIRS}/messages", json=message), 403))
+            answers.append((await somebody.get(RECEIPT.replace(OURS, THEIRS)), 403))
+            there.seats.dismiss(OURS)
+            answers.append((await somebody.get(RECEIPT), 403 if listener is LOCAL else 401))
+        for answer, status in answers:
+            assert (answer.status_code, set(answer.json())) == (status, {"version", "error"})
+        assert there.dispatched.turns == []
+        assert (await pane.accept(InboundPost(UUID, binding, "other"))).stage is Stage.STORED, "so it left no trace"
+
+
+async def test_9_2_2_each_token_is_good_on_its_own_listener_only():
     async with world() as there:
         async with there.client(FLEET, headers=bearer(OPERATOR_TOKEN)) as operator:
             assert (await operator.get(f"/seats/{OURS}/messages")).status_code == 401
@@ -127,7 +166,7 @@ async def test_each_token_is_good_on_its_own_listener_only():
 
 
 @pytest.mark.parametrize("peer", [None, Process(1, 0), Process(2**30, 5)])
-async def test_no_credential_makes_an_identity_on_the_local_listener(peer):
+async def test_9_2_2_and_9_2_5_no_credential_makes_an_identity_on_the_local_listener(peer):
     async with world() as there:
         for token in (OPERATOR_TOKEN, there.links[OURS], there.links[THEIRS]):
             async with there.client(LOCAL, peer=peer, headers=bearer(token)) as stranger:
@@ -135,7 +174,7 @@ async def test_no_credential_makes_an_identity_on_the_local_listener(peer):
 
 
 @pytest.mark.parametrize("listener", [FLEET, LOCAL])
-async def test_another_panes_path_is_403_whatever_the_rest(listener):
+async def test_9_2_3_another_panes_path_is_403_whatever_the_rest(listener):
     async with world() as there, there.entitled(listener) as client:
         for method, path, where, status in CELLS:
             if where is listener and status is not None and OURS in path:
@@ -143,7 +182,7 @@ async def test_another_panes_path_is_403_whatever_the_rest(listener):
                 assert (answer.status_code, answer.json()["error"]) == (403, "another pane's")
 
 
-async def test_a_stolen_token_on_the_local_listener_does_not_reach_its_pane():
+async def test_9_2_5_a_stolen_token_on_the_local_listener_does_not_reach_its_pane():
     async with world() as there:
         headers = bearer(there.links[THEIRS])
         async with there.client(LOCAL, peer=process(os.getpid()), headers=headers) as thief:
@@ -153,7 +192,7 @@ async def test_a_stolen_token_on_the_local_listener_does_not_reach_its_pane():
 
 @pytest.mark.parametrize("listener", [FLEET, LOCAL])
 @pytest.mark.parametrize("how", ["dismissed", "admitted again"])
-async def test_membership_that_ends_between_admission_and_handler_is_403_without_effect(listener, how):
+async def test_9_2_4_and_11_8_membership_that_ends_between_admission_and_handler_is_403_without_effect(listener, how):
     """The body is what comes in between: it is read after the admission."""
     async with world() as there, there.entitled(listener) as client:
         pane = there.supervisor.pane(OURS)
@@ -177,7 +216,7 @@ async def test_membership_that_ends_between_admission_and_handler_is_403_without
 
 
 @pytest.mark.parametrize("listener", [FLEET, LOCAL])
-async def test_membership_that_ends_under_a_poll_ends_the_poll(listener):
+async def test_9_2_4_and_12_o9_membership_that_ends_under_a_poll_ends_the_poll(listener):
     async with world() as there, there.entitled(listener) as client:
         answers = []
 
@@ -259,7 +298,7 @@ BAD_QUERIES = [
 
 @pytest.mark.parametrize("query", BAD_QUERIES)
 @pytest.mark.parametrize("listener", Listener)
-async def test_a_receipt_is_asked_for_by_two_digests(query, listener):
+async def test_9_2_7_a_receipt_is_asked_for_by_two_digests(query, listener):
     async with world() as there, there.entitled(listener) as client:
         assert (await client.get(f"/seats/{OURS}/messages/{UUID}{query}")).status_code == 400
 
@@ -270,14 +309,14 @@ async def test_a_wait_is_plain_seconds(wait):
         assert (await client.get(f"/seats/{OURS}/events?wait={wait}")).status_code == 400
 
 
-async def test_a_wait_is_capped():
+async def test_9_1_1_a_wait_is_capped():
     async with world(limits=Limits(poll_seconds_max=0.01)) as there, there.entitled(FLEET) as client:
         with trio.fail_after(20):
             answer = await client.get(f"/seats/{OURS}/events?wait=3600&unknown=1")
         assert answer.json() == {"version": 1, "events": []}
 
 
-async def test_an_event_of_another_pane_is_unknown():
+async def test_9_2_8_and_9_3_2_an_event_of_another_pane_is_unknown():
     async with world() as there, there.entitled(FLEET, THEIRS) as them, there.entitled(FLEET) as us:
         outbound = Outbound("theirs", "fleet_seat", UUID)
         async with trio.open_nursery() as nursery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import stat
 import subprocess
@@ -112,7 +113,7 @@ class Child:
         return out[0].split()
 
 
-async def test_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
+async def test_9_2_2_and_9_2_3_a_real_process_is_served_its_own_pane_and_no_other(tmp_path):
     async with world() as there, served(there, tmp_path) as where:
         with Child() as ours, Child() as theirs, Child() as nobodys:
             await ask_as_processes(there, where, ours, theirs, nobodys)
@@ -317,7 +318,20 @@ async def test_all_connections_are_bounded(tmp_path):
             assert await ended(third)
 
 
-async def test_a_connection_is_whose_it_is_now(tmp_path):
+async def test_9_2_6_an_identity_lasts_for_one_request(tmp_path):
+    async with world() as there, served(there, tmp_path) as where:
+        async with await connect(where) as stream:
+            for status in (200, 200, 403):  # one connection of one process
+                if status == 403:
+                    there.seats.dismiss(OURS)
+                await stream.send_all(head("GET", f"/seats/{OURS}/messages"))
+                assert (await read(stream))[0] == status
+        there.seats.admit(OURS)
+        there.seats.occupy(OURS, os.getpid())
+        assert (await ask(where, "GET", f"/seats/{OURS}/messages"))[0] == 200
+
+
+async def test_9_2_6_a_connection_is_whose_it_is_now(tmp_path):
     limits = Limits(pane_connections_max=1, head_seconds=60)
     async with world(limits=limits) as there, served(there, tmp_path) as where, contextlib.AsyncExitStack() as stack:
         links = {pane: f"Authorization: Bearer {there.links[pane]}" for pane in (OURS, THEIRS)}

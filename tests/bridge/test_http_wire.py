@@ -23,6 +23,7 @@ from fencepost.supervisor import (
     InvalidTransition,
     MailboxClosed,
     MailboxFull,
+    Outbound,
     StoreFault,
 )
 from fencepost.supervisor.bridge import wire
@@ -231,7 +232,7 @@ def post(binding, text="hello", delivery_id=UUID, **more):
 
 
 @pytest.mark.parametrize("listener", Listener)
-async def test_a_message_is_stored_and_its_receipt_read_again(listener):
+async def test_9_3_1_and_9_3_3_a_message_is_stored_and_its_receipt_read_again(listener):
     async with world() as there, there.entitled(listener) as client:
         binding = await bound(there)
         assert (await client.get(f"/seats/{OURS}/messages")).json() == {"version": 1, "binding": binding}
@@ -252,7 +253,7 @@ async def test_a_message_is_stored_and_its_receipt_read_again(listener):
         assert [turn.text for turn in there.dispatched.turns] == ["hello"]
 
 
-async def test_a_receipt_repeats_what_was_asked_and_never_another_original():
+async def test_9_3_4_a_receipt_repeats_what_was_asked_and_never_another_original():
     async with world() as there, there.entitled(Listener.FLEET) as client:
         binding, path = await bound(there), f"/seats/{OURS}/messages"
         await client.post(path, json=post(binding))
@@ -268,7 +269,7 @@ async def test_a_receipt_repeats_what_was_asked_and_never_another_original():
         ]
 
 
-async def test_an_exact_refusal_travels_with_success():
+async def test_9_3_5_an_exact_refusal_travels_with_success():
     async with world() as there, there.entitled(Listener.FLEET) as client:
         path = f"/seats/{OURS}/messages"
         no_session = await client.post(path, json=post("b" * 64))
@@ -296,7 +297,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("change", MALFORMED)
-async def test_a_malformed_message_is_400_with_a_receipt(change):
+async def test_6_1_3_a_malformed_message_is_400_with_a_receipt(change):
     async with world() as there, there.entitled(Listener.FLEET) as client:
         answer = await client.post(f"/seats/{OURS}/messages", json={**post(await bound(there)), **change})
         assert (answer.status_code, answer.json()["received"], answer.json()["stage"]) == (400, False, "rejected")
@@ -304,11 +305,41 @@ async def test_a_malformed_message_is_400_with_a_receipt(change):
         assert there.dispatched.turns == []
 
 
-async def test_an_old_client_is_told_what_it_lacks():
+@pytest.mark.parametrize("session", [False, True], ids=["no session", "a session"])
+async def test_8_old_client_post_is_rejected_before_any_look_at_the_pane(session):
     async with world() as there, there.entitled(Listener.FLEET) as client:
-        answer = await client.post(f"/seats/{OURS}/messages", json={"text": "hello"})
-        assert answer.status_code == 400
-        assert answer.json()["detail"].startswith("delivery id required")
+        binding = await bound(there) if session else "b" * 64
+        for lacking in ({}, {"version": 1}, {"version": 1, "delivery_id": UUID}, {"version": 1, "binding": binding}):
+            answer = await client.post(f"/seats/{OURS}/messages", json={"text": "hello", **lacking})
+            assert (answer.status_code, answer.json()["received"], answer.json()["stage"]) == (400, False, "rejected")
+            assert answer.json()["detail"].startswith("delivery id required")
+        assert there.dispatched.turns == []
+
+
+@pytest.mark.parametrize("listener", [Listener.FLEET, Listener.LOCAL])
+async def test_8_old_client_reads_are_still_served(listener):
+    """It knows of no binding to give and of no stage; polls, the binding and a receipt need neither."""
+    async with world() as there, there.entitled(listener) as client, trio.open_nursery() as nursery:
+        binding = await bound(there)
+        assert (await client.post(f"/seats/{OURS}/messages", json={"text": "hello"})).status_code == 400
+        nursery.start_soon(there.supervisor.pane(OURS).deliver, Outbound("hello", "fleet_seat", OTHER))
+        (event,) = (await client.get(f"/seats/{OURS}/events?wait=10")).json()["events"]
+        assert (event["event_id"], event["text"]) == (OTHER, "hello")
+        assert (await client.get(f"/seats/{OURS}/messages")).json()["binding"] == binding
+        query = f"binding={binding}&fingerprint={fingerprint_of('hello')}"
+        status = await client.get(f"/seats/{OURS}/messages/{UUID}?{query}")
+        assert (status.status_code, status.json()["stage"]) == (200, "uncertain")
+        assert (await client.post(f"/seats/{OURS}/events/{OTHER}/ack")).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[]", b'{"text":"a","text":"b"}'], ids=repr)
+@pytest.mark.parametrize("listener", Listener)
+async def test_6_1_2_a_body_that_does_not_parse_is_rejected(listener, body):
+    async with world() as there, there.entitled(listener) as client:
+        await bound(there)
+        answer = await client.post(f"/seats/{OURS}/messages", content=body)
+        assert (answer.status_code, answer.json()["received"], answer.json()["stage"]) == (400, False, "rejected")
+        assert there.dispatched.turns == []
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
@@ -342,7 +373,7 @@ async def test_each_fault_has_its_answer_and_only_a_failed_store_ends_the_bridge
 
 
 @pytest.mark.parametrize("error", [error for error, *_ in FAULTS[:2] + FAULTS[4:6]], ids=lambda e: type(e).__name__)
-async def test_a_message_that_meets_a_fault_is_uncertain(error, monkeypatch):
+async def test_6_1_8_a_message_that_meets_a_fault_is_uncertain(error, monkeypatch):
     async def fail(*_):
         raise error
 

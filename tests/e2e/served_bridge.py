@@ -54,6 +54,7 @@ class Reconciliations:
 
     def __init__(self, folder: Path) -> None:
         self.held = False
+        self.payload_of = payload_of
         self.base = folder / "base"
         self.attempts: list[Attempt] = []
         self._changed = threading.Condition()
@@ -82,7 +83,7 @@ class Reconciliations:
                 return
             with suppress(ValueError, OSError):  # a program that was killed before it said anything
                 told = json.loads(connection.makefile(encoding="utf-8").readline())
-                word = {"base": str(self.base), "payload": payload_of(told["to_base"]).decode()}
+                word = {"base": str(self.base), "payload": self.payload_of(told["to_base"]).decode()}
                 attempt = Attempt(told, word, connection)
                 with self._changed:
                     self.attempts.append(attempt)

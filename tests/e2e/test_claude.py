@@ -13,10 +13,11 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from e2e.claude_home import CLAUDE, ClaudeHome, claude_home, needs_claude
@@ -25,6 +26,7 @@ from e2e.served_bridge import Reconciliations, ServedBridge, payload_of, served_
 from hook_programs import PROGRAM
 from launch_world import marked, running
 
+from fencepost.supervisor import Options
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.startup_tag import startup_of
 from fencepost.supervisor.invariants import check_blocking
@@ -107,15 +109,35 @@ def session_of(received: Received) -> str:
     return json.loads(received.body["metadata"]["user_id"])["session_id"]
 
 
+TYPES = {"send-keys", "send-prefix", "paste-buffer", "set-buffer", "load-buffer"}
+"""The commands of tmux by which something can be typed into a pane."""
+
+
+@contextmanager
+def overheard_tmux(folder: Path) -> Iterator[Callable[[], set[str]]]:
+    """Let whoever is started meanwhile find a tmux that writes down what it is asked; hands out the words of that."""
+    log, program = folder / "tmux.log", folder / "bin" / "tmux"
+    log.touch()
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {shutil.which("tmux")} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    with patch.dict(os.environ, PATH=f"{program.parent}:{os.environ['PATH']}"):
+        yield lambda: set(log.read_text(encoding="utf-8").split())
+
+
 @contextmanager
 def world(terminal: str = "none") -> Iterator[World]:
     server = f"fencepost-test-{uuid.uuid4().hex[:12]}"
     with claude_home() as home, served_bridge(home.folder, "--tmux-server", server) as (bridge, reconciliations):
         made = World(home, bridge, reconciliations, terminal)
-        bridge.start()
+        with overheard_tmux(home.folder) as asked_of_tmux:
+            bridge.start()
         try:
             yield made
             assert check_blocking(bridge.store) == []
+            asked = asked_of_tmux()
+            assert not asked & TYPES
+            assert ("respawn-pane" in asked) == (terminal == "tmux")
         finally:
             bridge.kill()
             for incarnation in made.incarnations():
@@ -153,6 +175,24 @@ def test_a_batch_is_told_in_place_of_running_and_the_next_turn_acknowledges(term
         assert made.incarnations() == [incarnation]
         assert made.bridge.dead_letters() == []
         assert len(made.reconciliations.attempts) == 1
+
+
+def test_a_payload_as_long_as_any_may_be_reaches_the_model_as_it_was_saved() -> None:
+    line = payload_of("main-2")
+    longest = (line * (Options().payload_bytes_max // len(line) + 1))[: Options().payload_bytes_max].decode(
+        "utf-8", "ignore"
+    )
+    with world() as made:
+        made.reconciliations.payload_of = lambda _: longest.encode()
+        asks = Turn.held(*touches("a", "b", "c"))
+        made.api.play("go on", asks, touches("d"))
+        incarnation = made.run()
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        assert made.api.asked("go on", 1).results == dict.fromkeys("abc", longest.encode())
+        made.api.asked("go on", 2)
+        assert (made.ran(), made.lives(), made.incarnations()) == (["d"], LIFE, [incarnation])
 
 
 def told_first(received: Received) -> list[bytes]:
@@ -295,6 +335,47 @@ def test_a_bridge_that_is_killed_while_hooks_wait_loses_nothing(terminal: str) -
         assert [one.told["resumed"] for one in made.reconciliations.attempts] == [False, True]
         delivered = made.bridge.events("intent.delivered")
         assert [one.data["intent_id"] for one in delivered] == [intent]
+
+
+@EVERYWHERE
+def test_a_bridge_that_is_killed_once_it_has_spoken_is_spoken_for_by_its_store(terminal: str) -> None:
+    with world(terminal) as made:
+        asks, goes_on = Turn.held(*touches("a", "b", "c")), Turn.held(*touches("d"))
+        made.api.play("go on", asks, goes_on)
+        incarnation = made.run()
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        made.bridge.heard("intent.delivered")  # the other two are still to be decided, or are being
+        made.bridge.kill()
+        assert made.api.asked("go on", 1).results == dict.fromkeys("abc", payload_of("main-2"))
+        made.bridge.start()
+        goes_on.go.set()
+        made.api.asked("go on", 2)
+        assert made.lives() == LIFE
+        assert (made.ran(), made.incarnations()) == (["d"], [incarnation])
+
+
+@EVERYWHERE
+def test_a_bridge_that_is_killed_during_a_replacement_is_followed_by_one_that_goes_on(terminal: str) -> None:
+    with world(terminal) as made:
+        asks = Turn.held(*touches("a"))
+        made.api.play("go on", asks, Turn.held())
+        made.api.play(STARTUP, touches("d"))
+        made.run()
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        made.api.asked("go on", 1)
+        made.bridge.heard("intent.batch_completed")
+        made.kill()
+        made.bridge.heard("incarnation.launched", times=2)  # and now its process starts, or has, or has spoken
+        made.bridge.kill()
+        made.bridge.start()
+        made.bridge.heard("intent.acknowledged")
+        assert made.bridge.states() == ["acknowledged"]
+        made.bridge.eventually(lambda: made.ran() == ["d"])
+        assert len({session_of(one) for one in made.api.requests}) == 1
 
 
 def test_calls_pass_while_the_bridge_is_away_and_a_barrier_holds() -> None:

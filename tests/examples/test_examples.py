@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,8 @@ import trio
 
 from fencepost.supervisor import check
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 DEMO_SECONDS = 60  # it ends itself sooner
 
 
@@ -27,6 +29,11 @@ def run(
     return subprocess.run(
         command, cwd=cwd, env=os.environ | environment, timeout=seconds, capture_output=True, text=True, check=False
     )
+
+
+def run_demo(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
+    """The demo as `make demo` runs it."""
+    return run(str(ROOT / "supervisor" / "demo"), *arguments, cwd=cwd, seconds=DEMO_SECONDS, **environment)
 
 
 @pytest.mark.parametrize("example", ["bridge_trio.py", "bridge_asyncio.py"])
@@ -164,7 +171,7 @@ CLAIMS = [
 
 
 def test_the_demo_holds_every_claim_and_leaves_nothing_behind(short_folder: Path) -> None:
-    ran = run("demo", cwd=short_folder, seconds=DEMO_SECONDS, TMPDIR=str(short_folder))
+    ran = run_demo(cwd=short_folder, TMPDIR=str(short_folder))
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout[-4000:]
     rows = dict(rows_of(ran.stdout))
     assert set(rows.values()) == {"ok"}
@@ -174,7 +181,7 @@ def test_the_demo_holds_every_claim_and_leaves_nothing_behind(short_folder: Path
 
 @pytest.mark.slow
 def test_the_demo_keeps_its_store_when_asked(short_folder: Path) -> None:
-    ran = run("demo", "--keep", cwd=short_folder, seconds=DEMO_SECONDS, TMPDIR=str(short_folder))
+    ran = run_demo("--keep", cwd=short_folder, TMPDIR=str(short_folder))
     assert ran.returncode == 0, ran.stdout[-4000:]
     (kept,) = short_folder.iterdir()
     url = f"sqlite:///{kept / 'bridge.db'}"
@@ -182,7 +189,16 @@ def test_the_demo_keeps_its_store_when_asked(short_folder: Path) -> None:
     assert trio.run(check, url) == []
 
 
+@pytest.mark.slow
+def test_the_demo_speaks_json(short_folder: Path) -> None:
+    ran = run_demo("--json", cwd=short_folder, TMPDIR=str(short_folder))
+    assert ran.returncode == 0, ran.stdout[-4000:]
+    told = json.loads(ran.stdout)
+    assert told["failed"] is False
+    assert {claim["step"] for claim in told["claims"] if claim["ok"]} >= set(CLAIMS)
+
+
 def test_the_demo_explains_itself(tmp_path: Path) -> None:
-    ran = run("demo", "--help", cwd=tmp_path)
+    ran = run_demo("--help", cwd=tmp_path)
     assert ran.returncode == 0
     assert "--keep" in ran.stdout

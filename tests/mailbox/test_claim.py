@@ -65,7 +65,7 @@ def sha(text):
         ("\U0001f600", "\U0001f600"),
     ],
 )
-def test_da_13_a_fingerprint_is_of_the_normalized_text(text, normalized):
+def test_12_o3_and_da_13_a_fingerprint_is_of_the_normalized_text(text, normalized):
     assert fingerprint_of(text) == sha(normalized)
 
 
@@ -134,7 +134,7 @@ def test_a_delivery_id_is_a_canonical_uuid(value):
 # -- the record's bytes (D-29) -----------------------------------------------------------------------------------
 
 
-def test_d_29_a_claim_is_one_json_object_with_legible_text():
+def test_12_o3_and_d_29_a_claim_is_one_json_object_with_legible_text():
     claim = Claim.of(ID, BINDING, "grüße\0")
     assert json.loads(encode_claim(claim)) == {
         "version": 1,

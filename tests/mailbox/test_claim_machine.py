@@ -354,7 +354,7 @@ def hurry(monkeypatch):
 HISTORIES = settings(stateful_step_count=30, phases=set(Phase) - {Phase.explain})
 
 
-def test_any_history_of_two_bridges():
+def test_10_1_and_10_6_and_10_7_and_10_8_and_10_9_and_10_12_any_history_of_two_bridges():
     run_state_machine_as_test(Claims, settings=settings(HISTORIES, max_examples=40))
 
 

@@ -222,7 +222,7 @@ def test_a_settlement_may_be_killed_at_any_step(tmp_path, points, killed_at):
 # -- section 11 --------------------------------------------------------------------------------------------------
 
 
-def test_two_bridges_same_text_one_post_and_the_same_original(tmp_path):
+def test_11_1_two_bridges_same_text_one_post_and_the_same_original(tmp_path):
     with Bridge(tmp_path, hold=True) as first, Bridge(tmp_path) as second, Bridge(tmp_path) as third:
         delivery_id = first.ask({"send": TEXT})["posted"]
         for loser in (second, third):
@@ -234,7 +234,7 @@ def test_two_bridges_same_text_one_post_and_the_same_original(tmp_path):
     assert len(World(tmp_path).service.posts) == 1
 
 
-def test_two_bridges_different_texts_one_post_and_the_other_unsent(tmp_path):
+def test_11_2_two_bridges_different_texts_one_post_and_the_other_unsent(tmp_path):
     with Bridge(tmp_path, hold=True) as first, Bridge(tmp_path) as second:
         delivery_id = first.ask({"send": TEXT})["posted"]
         report = second.ask({"send": "second"})
@@ -259,7 +259,7 @@ def test_a_bridge_killed_in_its_post_is_resolved_by_the_others(tmp_path):
     assert delivery_id == World(tmp_path).service.posts[0][0]
 
 
-def test_all_start_at_once_one_posts(tmp_path):
+def test_10_1_all_start_at_once_one_posts(tmp_path):
     """Whoever claims holds its POST until everybody else has an answer."""
     count = 4
     bridges = [Bridge(tmp_path, hold=True) for _ in range(count)]

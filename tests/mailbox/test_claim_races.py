@@ -109,14 +109,14 @@ def overtaken(bridge, pool, text):
     return one.result(PATIENCE), loser
 
 
-def test_two_bridges_same_text(bridge, pool, service):
+def test_11_1_two_bridges_same_text(bridge, pool, service):
     winner, loser = overtaken(bridge, pool, "hello")
     assert (winner.stage, loser.stage) == (Stage.STORED, Stage.STORED)
     assert winner.delivery_id == loser.delivery_id, "both end as the same original"
     assert len(service.posts) == 1
 
 
-def test_two_bridges_different_texts(bridge, pool, service):
+def test_11_2_and_10_8_two_bridges_different_texts(bridge, pool, service):
     winner, loser = overtaken(bridge, pool, "another")
     assert winner.stage is Stage.STORED
     assert (loser.stop, loser.delivery_id) == (Stop.UNAVAILABLE, None)
@@ -124,7 +124,7 @@ def test_two_bridges_different_texts(bridge, pool, service):
 
 
 @pytest.mark.parametrize("text", ["hello", "another"])
-def test_two_bridges_the_loser_meets_only_the_lock(bridge, pool, service, monkeypatch, text):
+def test_11_3_two_bridges_the_loser_meets_only_the_lock(bridge, pool, service, monkeypatch, text):
     linking = Gate()
     link = os.link
 
@@ -145,7 +145,7 @@ def test_two_bridges_the_loser_meets_only_the_lock(bridge, pool, service, monkey
 
 @pytest.mark.parametrize("text", ["hello", "another"])
 @pytest.mark.parametrize("first_to_clear", ["the POST", "the GET"])
-def test_late_answer_of_the_post_while_the_get_of_a_replacement_is_under_way(
+def test_11_4_late_answer_of_the_post_while_the_get_of_a_replacement_is_under_way(
     bridge, pool, service, first_to_clear, text
 ):
     posted, received = Gate(), Gate()
@@ -171,7 +171,7 @@ def test_late_answer_of_the_post_while_the_get_of_a_replacement_is_under_way(
     assert [text for _, text in service.posts] == ["hello", "newer"]
 
 
-def test_original_post_still_in_the_handler_while_a_get_arrives(bridge, pool, service):
+def test_11_5_original_post_still_in_the_handler_while_a_get_arrives(bridge, pool, service):
     post = Gate()
     one = pool.submit(bridge(post=post).send, "hello")
     with post:

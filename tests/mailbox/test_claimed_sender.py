@@ -87,7 +87,7 @@ def assert_held(sender, text="original"):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 413])
-def test_row_none_the_service_refuses_to_tell_the_binding(sender, script, status):
+def test_5_1_none_the_service_refuses_to_tell_the_binding(sender, script, status):
     script.binding = [Response(status, b"")]
     report = sender.send("hello")
     assert (reach(report), ids(report)) == (Stop.REJECTED, NO_IDS)
@@ -99,9 +99,9 @@ def test_row_none_the_service_refuses_to_tell_the_binding(sender, script, status
 @pytest.mark.parametrize(
     "response",
     [Response(200, binding_body(None)), Response(404, b""), Response(200, b"{"), Response(302, binding_body())],
-    ids=["no binding", "404", "malformed", "redirect"],
+    ids=["no binding", "8-no-binding-read 404", "malformed", "redirect"],
 )
-def test_row_none_no_binding(sender, script, response):
+def test_5_1_none_no_binding(sender, script, response):
     script.binding = [response]
     report = sender.send("hello")
     assert (reach(report), ids(report)) == (Stop.UNAVAILABLE, NO_IDS)
@@ -110,7 +110,7 @@ def test_row_none_no_binding(sender, script, response):
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
-def test_row_none_transport_failure_nothing_was_sent(sender, script, error):
+def test_5_1_and_12_d2_none_transport_failure_nothing_was_sent(sender, script, error):
     script.binding = [error]
     report = sender.send("hello")
     assert (reach(report), ids(report)) == (Stop.UNAVAILABLE, NO_IDS)
@@ -140,7 +140,7 @@ def test_a_link_that_cannot_be_refreshed_is_not_read_again(sender, script):
 # -- no claim: claiming ------------------------------------------------------------------------------------------
 
 
-def test_row_none_created_then_exactly_one_post(sender, script):
+def test_5_2_none_created_then_exactly_one_post(sender, script):
     seen = []
 
     def post(*request):
@@ -157,7 +157,7 @@ def test_row_none_created_then_exactly_one_post(sender, script):
     assert report == SendReport(Stage.STORED, None, claim.delivery_id, BINDING, fingerprint_of("hello"), None)
 
 
-def test_row_none_lock_exists(sender, script):
+def test_5_3_none_lock_exists(sender, script):
     sender.lock_path.parent.mkdir(mode=0o700)
     sender.lock_path.touch()
     report = sender.send("hello")
@@ -167,7 +167,7 @@ def test_row_none_lock_exists(sender, script):
     assert files(sender) == [sender.lock_path.name]
 
 
-def test_row_none_to_held_by_another_bridge(sender, script):
+def test_5_4_none_to_held_by_another_bridge(sender, script):
     """The other bridge claims between this one's look and its own claim."""
 
     def overtaken():
@@ -215,7 +215,7 @@ def test_what_is_no_text_is_refused(sender, script, text):
 
 
 @pytest.mark.parametrize("status", [200, 202])
-def test_row_held_post_answered_stored_exactly(sender, script, status):
+def test_5_5_held_post_answered_stored_exactly(sender, script, status):
     script.posted = [exact("stored", status, detail="kept")]
     report = sender.send("hello")
     assert (reach(report), report.detail) == (Stage.STORED, "kept")
@@ -224,7 +224,7 @@ def test_row_held_post_answered_stored_exactly(sender, script, status):
 
 
 @pytest.mark.parametrize("word", ["rejected", "unavailable"])
-def test_row_held_post_answered_with_an_exact_refusal(sender, script, word):
+def test_5_6_held_post_answered_with_an_exact_refusal(sender, script, word):
     script.posted = [exact(word, detail="because")]
     report = sender.send("hello")
     assert (reach(report), report.detail) == (Stop(word), "because")
@@ -241,9 +241,9 @@ def test_row_held_post_answered_with_an_exact_refusal(sender, script, word):
         exact("stored", binding=OTHER_BINDING),
         exact("uncertain"),
     ],
-    ids=["legacy success", "another id", "unreadable", "another binding", "uncertain"],
+    ids=["8-legacy-success", "another id", "unreadable", "another binding", "uncertain"],
 )
-def test_row_held_post_answered_without_the_exact_triple(sender, script, answer):
+def test_5_7_held_post_answered_without_the_exact_triple(sender, script, answer):
     script.posted = [answer]
     report = sender.send("hello")
     assert reach(report) is Stop.UNCERTAIN
@@ -254,7 +254,7 @@ def test_row_held_post_answered_without_the_exact_triple(sender, script, answer)
 
 @pytest.mark.parametrize("status", [302, 307, 400, 401, 403, 404, 500])
 @pytest.mark.parametrize("word", ["stored", "rejected", "unavailable"])
-def test_row_held_post_answered_without_success_even_exactly(sender, script, status, word):
+def test_5_8_and_5_9_held_post_answered_without_success_even_exactly(sender, script, status, word):
     script.posted = [exact(word, status)]
     report = sender.send("hello")
     assert (reach(report), report.delivery_id) == (Stop.UNCERTAIN, claim_of(sender).delivery_id)
@@ -263,7 +263,7 @@ def test_row_held_post_answered_without_success_even_exactly(sender, script, sta
 
 
 @pytest.mark.parametrize("error", BROKEN, ids=repr)
-def test_row_held_post_timed_out_or_reset(sender, script, error):
+def test_5_9_held_post_timed_out_or_reset(sender, script, error):
     script.posted = [error]
     report = sender.send("hello")
     assert (reach(report), report.delivery_id) == (Stop.UNCERTAIN, claim_of(sender).delivery_id)
@@ -273,7 +273,7 @@ def test_row_held_post_timed_out_or_reset(sender, script, error):
 
 
 @pytest.mark.parametrize("refreshed", [None, FileNotFoundError("no link")])
-def test_row_held_post_connection_refused_keeps_and_refreshes(sender, script, refreshed):
+def test_5_10_and_12_d3_held_post_connection_refused_keeps_and_refreshes(sender, script, refreshed):
     script.posted, script.refreshed = [ConnectionRefusedError()], [refreshed]
     report = sender.send("hello")
     assert (reach(report), report.delivery_id) == (Stop.UNCERTAIN, claim_of(sender).delivery_id)
@@ -295,7 +295,7 @@ def test_an_answer_that_is_none_proves_nothing(sender, script, answer):
 
 
 @pytest.mark.parametrize("text", ["original", "another"])
-def test_row_held_send_asks_about_the_original_only(held, script, text):
+def test_5_11_held_send_asks_about_the_original_only(held, script, text):
     script.receipt = [exact("uncertain")]
     report = held.send(text)
     assert script.calls == [("receipt", HELD_ID, BINDING, HELD.fingerprint)]
@@ -304,14 +304,14 @@ def test_row_held_send_asks_about_the_original_only(held, script, text):
 
 
 @pytest.mark.parametrize("text", ["original", "original\r\n", "  original "])
-def test_row_held_get_says_stored_and_this_is_its_text(held, script, text):
+def test_5_12_held_get_says_stored_and_this_is_its_text(held, script, text):
     report = held.send(text)
     assert report == SendReport(Stage.STORED, None, HELD_ID, BINDING, HELD.fingerprint, None)
     assert script.posts == []
     assert_clear(held)
 
 
-def test_row_held_get_says_stored_and_this_is_another_text(held, script):
+def test_5_12_held_get_says_stored_and_this_is_another_text(held, script):
     report = held.send("another")
     assert (reach(report), ids(report)) == (Stop.UNAVAILABLE, NO_IDS)
     assert report.detail.startswith("original is stored, this one was not sent")
@@ -338,12 +338,12 @@ def test_row_held_get_says_stored_and_this_is_another_text(held, script):
         ConnectionRefusedError(),
     ],
     ids=[
-        "denied", "denied, exactly", "404", "uncertain", "unavailable", "rejected", "other binding", "other id",
+        "8-denied", "8-denied, exactly", "404", "uncertain", "unavailable", "rejected", "other binding", "other id",
         "legacy", "timed out", "refused",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("text", ["original", "another"])
-def test_row_held_get_says_anything_else(held, script, answer, text):
+def test_5_13_held_get_says_anything_else(held, script, answer, text):
     script.receipt = [answer]
     report = held.send(text)
     assert (reach(report), ids(report)) == (Stop.UNCERTAIN, (HELD_ID, BINDING, HELD.fingerprint))
@@ -358,7 +358,7 @@ def test_a_receipt_may_be_asked_for_once_more_at_a_refreshed_port(held, script):
     assert_clear(held)
 
 
-def test_invariant_9_identical_text_under_a_claim_is_the_original(sender, script):
+def test_10_9_identical_text_under_a_claim_is_the_original(sender, script):
     script.posted, script.receipt = [TimeoutError()], [exact("uncertain"), exact("stored")]
     reports = [sender.send("hello") for _ in range(3)]
     assert [reach(report) for report in reports] == [Stop.UNCERTAIN, Stop.UNCERTAIN, Stage.STORED]
@@ -375,7 +375,7 @@ def test_identical_text_after_the_claim_is_a_second_message(sender, script):
 # -- late, corrupt, locked ---------------------------------------------------------------------------------------
 
 
-def test_row_a_newer_claim_took_its_place_a_late_answer_leaves_it_alone(sender, script, tmp_path):
+def test_5_14_a_newer_claim_took_its_place_a_late_answer_leaves_it_alone(sender, script, tmp_path):
     """The first POST's answer comes after another bridge has cleared the claim and made one of its own."""
     other_script = Script(posted=[TimeoutError()])
     other = ClaimedSender(tmp_path, SCOPE, other_script)
@@ -401,7 +401,7 @@ def test_a_late_answer_that_finds_no_claim_is_told(sender, script, tmp_path):
     assert_clear(sender)
 
 
-def test_row_corrupt(held, script):
+def test_5_15_corrupt(held, script):
     held.claim_path.write_bytes(held.claim_path.read_bytes()[:-1])
     before = held.claim_path.read_bytes()
     for text in ("original", "another"):
@@ -412,7 +412,7 @@ def test_row_corrupt(held, script):
 
 
 @pytest.mark.parametrize("text", ["original", "another"])
-def test_row_lock_left_behind_clear_after_an_exact_stored(held, script, text):
+def test_5_16_and_12_o4_lock_left_behind_clear_after_an_exact_stored(held, script, text):
     held.lock_path.touch()
     report = held.send(text)
     assert (reach(report), ids(report)) == (Stop.UNCERTAIN, (HELD_ID, BINDING, HELD.fingerprint))
@@ -437,7 +437,7 @@ def test_a_lock_that_comes_during_the_post_keeps_the_claim(sender, script, word)
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-def test_d_29_one_file_a_scope_with_a_stable_name(tmp_path):
+def test_10_1_and_12_o3_and_d_29_one_file_a_scope_with_a_stable_name(tmp_path):
     paths = {ClaimedSender(tmp_path, (socket, pane), Script()).claim_path for socket in "ab" for pane in "12"}
     assert len(paths) == 4
     assert {path.parent for path in paths} == {tmp_path / "inbound-receipts"}
@@ -709,7 +709,7 @@ def test_no_descriptor_is_left_open(held, script):
 
 
 @given(st.binary() | st.integers(0, 200).map(lambda cut: encode_claim(HELD)[:cut]))
-def test_whatever_is_in_the_claims_file_nothing_is_posted_while_it_is_there(data):
+def test_10_12_whatever_is_in_the_claims_file_nothing_is_posted_while_it_is_there(data):
     with tempfile.TemporaryDirectory() as folder:
         script = Script(receipt=[exact("uncertain")])
         sender = ClaimedSender(folder, SCOPE, script)
@@ -730,7 +730,7 @@ def test_whatever_is_in_the_claims_file_nothing_is_posted_while_it_is_there(data
 # -- settling (D-19, D4) -----------------------------------------------------------------------------------------
 
 
-def test_a_settled_claim_frees_the_scope_and_is_kept(held, script):
+def test_12_d4_a_settled_claim_frees_the_scope_and_is_kept(held, script):
     report = held.settle(HELD_ID, "the owner, by hand")
     assert report == SendReport(None, Stop.UNCERTAIN, HELD_ID, BINDING, HELD.fingerprint, ABANDONED)
     assert script.calls == []
@@ -878,3 +878,34 @@ def test_d_1_it_loads_the_standard_library_and_its_own_few_modules():
     assert {name.split(".")[0] for name in loaded} <= sys.stdlib_module_names | {"fencepost"}
     slow = {"asyncio", "sqlite3", "http", "email", "ssl", "subprocess", "unittest"}
     assert slow & loaded == set(), "a hook is a process of its own and pays for this each time"
+
+
+# -- pending -----------------------------------------------------------------------------------------------------
+
+
+def test_pending_is_none_where_nothing_is_under_way_and_asks_nobody(sender, script):
+    assert sender.pending() is None
+    assert script.calls == []
+
+
+def test_pending_asks_about_the_claimed_message_and_lets_go_of_one_that_is_stored(held, script):
+    report = held.pending()
+    assert (reach(report), ids(report)) == (Stage.STORED, (HELD_ID, BINDING, HELD.fingerprint))
+    assert script.calls == [("receipt", HELD_ID, BINDING, HELD.fingerprint)]
+    assert_clear(held)
+
+
+@pytest.mark.parametrize("answer", [exact("uncertain"), exact("unavailable"), exact("stored", 404), *BROKEN])
+def test_pending_leaves_the_claim_whatever_else_it_hears(held, script, answer):
+    script.receipt = [answer]
+    report = held.pending()
+    assert (reach(report), ids(report)) == (Stop.UNCERTAIN, (HELD_ID, BINDING, HELD.fingerprint))
+    assert script.posts == []
+    assert_held(held)
+
+
+def test_pending_says_so_where_the_claim_cannot_be_read(held, script):
+    held.claim_path.write_bytes(b"{}")
+    report = held.pending()
+    assert (reach(report), ids(report)) == (Stop.UNCERTAIN, NO_IDS)
+    assert script.calls == []

@@ -187,7 +187,9 @@ def _answered(state: State, reply: Reply, world: World) -> State:
         return _finding(state, reply.bridge, judge_post(reply.claim, response))
     text = world.wanted[reply.bridge][bridge.done]
     fingerprint = Claim.of(reply.claim.delivery_id, BINDING, text).fingerprint
-    return _finding(state, reply.bridge, judge_receipt(reply.claim, fingerprint, response))
+    judged = judge_receipt(reply.claim, fingerprint, response)
+    _require_told_apart(judged, same=fingerprint == reply.claim.fingerprint)
+    return _finding(state, reply.bridge, judged)
 
 
 def _finding(state: State, number: int, judged: Judged) -> State:
@@ -375,10 +377,25 @@ def _require_backed(state: State, claim: Claim) -> None:
         raise Broken(f"5: {claim.delivery_id} is called stored and is not")
 
 
+def _require_told_apart(judged: Judged, *, same: bool) -> None:
+    """8, 9: under another's claim a text is that original, if it is the same, and else it was not sent."""
+    if judged.rule.reach.stage is Stage.STORED and not same:
+        raise Broken("8: a text that was not sent is told as stored")
+    if not judged.rule.original and same:
+        raise Broken("9: the original itself is told as another text")
+
+
+def _posted_by_its_claimer(before: State, after: State) -> bool:
+    pairs = zip(before.bridges, after.bridges, strict=True)
+    return after.posts == before.posts or any((one.step, other.step) == ("claimed", "posting") for one, other in pairs)
+
+
 def judge(before: State, after: State) -> None:
     """Section 10, by number, in one state and over the step that led to it."""
     if max(after.posts) > 1:
         raise Broken("1: an id was posted twice")
+    if not _posted_by_its_claimer(before, after):
+        raise Broken("6: a read sent something")
     if max(after.turns) > 1:
         raise Broken("3: a turn ran twice for one id")
     accepted = {row.delivery_id for row in after.service.acceptances}

@@ -199,7 +199,7 @@ async def acceptances(world: World):
 
 @settings(max_examples=150)
 @given(st.lists(HAPPENINGS, max_size=12))
-def test_any_history_of_two_bridges_and_the_runtime(history):
+def test_10_1_and_10_3_and_10_4_and_10_5_and_10_7_any_history_of_two_bridges_and_the_runtime(history):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trio.run(live, World(urls(folder, "memory")("store")), folder, history)

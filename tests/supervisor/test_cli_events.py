@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,6 +21,10 @@ from fencepost.supervisor.cli import events_command
 def events(number: int) -> Mutation:
     told = tuple(NewEvent(kind="test.tick", address="pane:p", at=one, data={}) for one in range(number))
     return Mutation(label="test.ticks", events=told)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
 
 
 def follow(*arguments: str) -> subprocess.Popen[str]:
@@ -43,11 +46,11 @@ async def test_it_tells_what_is_stored_and_then_what_comes_until_it_is_interrupt
         with follow(url, "--json") as process:
             first = json.loads(await line_of(process))
             assert (first["seq"], first["kind"]) == (1, "incarnation.launched")
-            before = os.listdir(tmp_path)
+            before = names(tmp_path)
             await Pane(there, "second").launch()
             second = json.loads(await line_of(process))
             assert (second["seq"], second["data"]["pane_id"]) == (2, "second")
-            assert sorted(os.listdir(tmp_path)) == sorted(before)
+            assert names(tmp_path) == before
             process.send_signal(signal.SIGINT)
             assert await trio.to_thread.run_sync(process.wait) == 130
             assert process.stderr is not None

@@ -66,7 +66,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("change", INVALID.values(), ids=INVALID)
-async def test_da_1_an_invalid_record_blocks_its_mechanism_for_every_pane(url, path, change):
+async def test_3_13_and_da_1_an_invalid_record_blocks_its_mechanism_for_every_pane(url, path, change):
     world = World()
     async with opened(url, world) as (_, pane):
         await unresolved(pane, world, Outbound(TEXT, "head_seat", A))
@@ -91,7 +91,7 @@ async def test_da_1_an_invalid_record_blocks_its_mechanism_for_every_pane(url, p
     assert world.sends == {A: 1, C: 1}
 
 
-async def test_da_1_a_mechanism_nobody_knows_blocks_its_pane(url, path):
+async def test_3_13_and_da_1_a_mechanism_nobody_knows_blocks_its_pane(url, path):
     world = World()
     async with opened(url, world) as (_, pane):
         await unresolved(pane, world, Outbound(TEXT, "head_seat", A))
@@ -124,7 +124,7 @@ async def test_da_1_evidence_that_does_not_match_blocks_its_pane_only(url, path,
 
 
 @pytest.mark.parametrize("before", ["'nonsense'", "'{}'", "'[1'", "NULL"])
-async def test_a_list_of_earlier_entries_that_cannot_be_read_proves_nothing(url, path, before):
+async def test_3_11_a_list_of_earlier_entries_that_cannot_be_read_proves_nothing(url, path, before):
     world = World(says=RuntimeError("the line went dead"))
     async with opened(url, world) as (_, pane):
         await pane.deliver(Outbound(TEXT, "harness_seat", A))
@@ -158,22 +158,22 @@ async def _hang(pane) -> None:
 
 
 ACCEPTED = {
-    "under another pane": "UPDATE acceptances SET pane_id = 'other'",
-    "under another binding": f"UPDATE acceptances SET binding = '{'0' * 64}'",
-    "under another fingerprint": f"UPDATE acceptances SET fingerprint = '{'0' * 64}'",
-    "its text hashes no more": "UPDATE acceptances SET text = 'another text'",
-    "its text is no UTF-8": "UPDATE acceptances SET text = CAST(X'FF41' AS TEXT)",
-    "its binding is none": f"UPDATE acceptances SET binding = {GARBAGE}",
-    "the acceptance is gone": "DELETE FROM acceptances",
-    "the tombstone has other evidence": f"UPDATE tombstones SET fingerprint = '{'0' * 64}'",
-    "the tombstone is another pane's": "UPDATE tombstones SET pane_id = 'other'",
-    "the tombstone cannot be read": f"UPDATE tombstones SET binding = {GARBAGE}",
-    "the tombstone is gone": "DELETE FROM tombstones",
+    "6.2-5 under another pane": "UPDATE acceptances SET pane_id = 'other'",
+    "6.2-5 under another binding": f"UPDATE acceptances SET binding = '{'0' * 64}'",
+    "6.2-5 under another fingerprint": f"UPDATE acceptances SET fingerprint = '{'0' * 64}'",
+    "6.2-6 its text hashes no more": "UPDATE acceptances SET text = 'another text'",
+    "6.2-9 its text is no UTF-8": "UPDATE acceptances SET text = CAST(X'FF41' AS TEXT)",
+    "6.2-9 its binding is none": f"UPDATE acceptances SET binding = {GARBAGE}",
+    "6.2-8 the acceptance is gone": "DELETE FROM acceptances",
+    "6.2-4 the tombstone has other evidence": f"UPDATE tombstones SET fingerprint = '{'0' * 64}'",
+    "6.2-4 the tombstone is another pane's": "UPDATE tombstones SET pane_id = 'other'",
+    "6.2-9 the tombstone cannot be read": f"UPDATE tombstones SET binding = {GARBAGE}",
+    "6.2-9 the tombstone is gone": "DELETE FROM tombstones",
 }
 
 
 @pytest.mark.parametrize("sql", ACCEPTED.values(), ids=ACCEPTED)
-async def test_6_2_damaged_evidence_is_uncertain_and_hurts_no_other_id(url, path, sql):
+async def test_6_1_7_and_10_12_damaged_evidence_is_uncertain_and_hurts_no_other_id(url, path, sql):
     world = World()
     async with opened(url, world) as (supervisor, pane):
         await pane.launch("claude-code", "session-1")
@@ -193,7 +193,7 @@ async def test_6_2_damaged_evidence_is_uncertain_and_hurts_no_other_id(url, path
 
 
 @pytest.mark.parametrize("column", ["binding", "fingerprint", "delivery_id"])
-async def test_6_3_an_unreadable_fence_answers_uncertain_to_everything(url, path, column):
+async def test_6_3_8_and_6_2_9_an_unreadable_fence_answers_uncertain_to_everything(url, path, column):
     world, chaos = World(), Chaos()
     chaos.kill_at("pane.clear_fence/decided", what="runtime")
     async with opened(url, world, chaos) as (_, pane):
@@ -220,7 +220,7 @@ async def test_6_3_an_unreadable_fence_answers_uncertain_to_everything(url, path
     assert world.work == {**worked, C: 1}
 
 
-async def test_a_fence_with_other_evidence_than_its_acceptance_stays(url, path):
+async def test_6_2_3_a_fence_with_other_evidence_than_its_acceptance_stays(url, path):
     world, chaos = World(), Chaos()
     chaos.kill_at("pane.clear_fence/decided", what="runtime")
     async with opened(url, world, chaos) as (_, pane):
@@ -240,7 +240,7 @@ async def test_a_fence_with_other_evidence_than_its_acceptance_stays(url, path):
     "DELETE FROM acceptances",
     "DELETE FROM tombstones",
 ])  # fmt: skip
-async def test_s4_with_a_damaged_acceptance_publishes_nothing_and_opens(url, path, sql):
+async def test_7_s4_with_a_damaged_acceptance_publishes_nothing_and_opens(url, path, sql):
     world, chaos = World(), Chaos()
     chaos.kill_at("pane.accept/applied", what="runtime")
     async with opened(url, world, chaos) as (_, pane):

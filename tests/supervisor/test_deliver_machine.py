@@ -526,7 +526,7 @@ def run(examples: int, steps: int, seed: int) -> None:
     run_state_machine_as_test(hypothesis.seed(seed)(Machine), settings=profile)
 
 
-def test_random_lives(seed):
+def test_10_2_and_10_3_and_10_4_and_10_5_and_10_7_random_lives(seed):
     run(100, 50, seed)
 
 

@@ -46,8 +46,8 @@ def fleet(delivery_id=A, text="hello") -> Outbound:
 # -- 2.1 head seat, 2.2 fleet seat, and the states of an event (4) ---------------------------------------------------
 
 
-@pytest.mark.parametrize("via", SEATS)
-async def test_2_1_and_2_2_delivered_is_the_exact_acknowledgement(url, via):
+@pytest.mark.parametrize("via", SEATS, ids=["2.1-1 head_seat", "2.2-1 fleet_seat"])
+async def test_4_1_3_delivered_is_the_exact_acknowledgement(url, via):
     world = World()
     async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
         report = await taken(pane, world, Outbound("hello", via, A), nursery)
@@ -61,7 +61,7 @@ async def test_2_1_and_2_2_delivered_is_the_exact_acknowledgement(url, via):
 
 
 @pytest.mark.parametrize("native", ["queued", "started", "steered"])
-async def test_2_2_delivered_with_native_detail_is_consumed(url, native):
+async def test_2_2_2_delivered_with_native_detail_is_consumed(url, native):
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         report = await taken(pane, world, fleet(), nursery)
@@ -70,7 +70,37 @@ async def test_2_2_delivered_with_native_detail_is_consumed(url, native):
         assert (await report()).delay == "a goal holds it back"
 
 
-async def test_2_2_a_native_word_nobody_knows_leaves_it_delivered(url):
+async def test_1_3_5_consumed_is_shown_as_consumed_and_as_nothing_more(url):
+    world = World()
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        before = await pane.snapshot()
+        report = await taken(pane, world, fleet(), nursery)
+        await pane.acknowledge_event(A, "started")
+        assert ((await report()).stage, (await report()).detail) == (Stage.CONSUMED, None)
+        told = await stored_events(supervisor)
+        assert [(kind, data.get("stage")) for kind, data in told] == [
+            ("delivery.dispatched", None),
+            ("delivery.reported", "consumed"),
+        ]
+        assert rows(url, "deliveries")[0]["reply"] is None
+        assert await pane.snapshot() == before, "nothing runs, and nothing ended"
+        status = await supervisor.status()
+        assert (status.open_batches, status.uncertain_deliveries) == (0, 0)
+
+
+async def test_1_3_2_the_mechanisms_own_words_stay_beside_the_stage(url):
+    world = World()
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        report = await taken(pane, world, fleet(), nursery)
+        await pane.acknowledge_event(A, "queued", "a goal holds it back")
+        told = await report()
+        (reported,) = [data for kind, data in await stored_events(supervisor) if kind == "delivery.reported"]
+    expected = {"outcome": "delivered", "native": "queued", "delay": "a goal holds it back", "stage": "consumed"}
+    assert {name: getattr(told, name) for name in expected} == expected
+    assert {name: reported[name] for name in expected} == expected
+
+
+async def test_2_2_1_a_native_word_nobody_knows_leaves_it_delivered(url):
     # The exact id was acknowledged, which is what `delivered` means, whatever else the bridge says of it.
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
@@ -80,7 +110,7 @@ async def test_2_2_a_native_word_nobody_knows_leaves_it_delivered(url):
         assert "digested" in (await report()).detail
 
 
-async def test_2_1_a_head_seat_claims_no_more_than_delivered(url):
+async def test_2_1_1_a_head_seat_claims_no_more_than_delivered(url):
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         report = await taken(pane, world, head(), nursery)
@@ -88,7 +118,7 @@ async def test_2_1_a_head_seat_claims_no_more_than_delivered(url):
         assert said(await report()) == ("head_seat", "delivered", None, Stage.DELIVERED)
 
 
-async def test_2_1_replied(autojump_clock):
+async def test_2_1_2_replied(autojump_clock):
     world = World()
     async with opened("memory://", world, times={"reply": 10.0}) as (_, pane), trio.open_nursery() as nursery:
         report = await taken(pane, world, head(), nursery)
@@ -99,7 +129,7 @@ async def test_2_1_replied(autojump_clock):
         assert said(await report()) == ("head_seat", "replied", None, Stage.RESPONDED)
 
 
-async def test_2_1_a_reply_window_that_lapses_is_delivered(autojump_clock):
+async def test_2_1_1_and_12_o2_a_reply_window_that_lapses_is_delivered(autojump_clock):
     world = World()
     async with opened("memory://", world, times={"reply": 10.0}) as (supervisor, pane), trio.open_nursery() as nursery:
         report = await taken(pane, world, head(), nursery)
@@ -112,7 +142,7 @@ async def test_2_1_a_reply_window_that_lapses_is_delivered(autojump_clock):
         assert said(await pane.deliver(head())) == ("head_seat", "delivered", None, Stage.DELIVERED)
 
 
-async def test_2_1_the_window_is_open_although_nobody_waits_for_the_report(autojump_clock):
+async def test_2_1_2_the_window_is_open_although_nobody_waits_for_the_report(autojump_clock):
     world = World()
     async with opened("memory://", world, times={"reply": 10.0}) as (_, pane):
         await unresolved(pane, world, head())
@@ -121,7 +151,7 @@ async def test_2_1_the_window_is_open_although_nobody_waits_for_the_report(autoj
         assert (await pane.deliver(head())).stage is Stage.RESPONDED
 
 
-@pytest.mark.parametrize("via", SEATS)
+@pytest.mark.parametrize("via", SEATS, ids=["2.1-2 head_seat", "2.2-3 fleet_seat"])
 async def test_2_1_and_2_2_a_reply_needs_no_acknowledgement(url, via):
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
@@ -133,7 +163,7 @@ async def test_2_1_and_2_2_a_reply_needs_no_acknowledgement(url, via):
     assert await check(url) == []
 
 
-async def test_2_2_a_correlated_reply_is_responded_at_any_time(url):
+async def test_2_2_3_a_correlated_reply_is_responded_at_any_time(url):
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         await taken(pane, world, fleet(), nursery)
@@ -142,8 +172,8 @@ async def test_2_2_a_correlated_reply_is_responded_at_any_time(url):
         assert said(await pane.deliver(fleet())) == ("fleet_seat", "delivered", "reply", Stage.RESPONDED)
 
 
-@pytest.mark.parametrize("via", SEATS)
-async def test_2_1_and_2_2_unconfirmed_at_the_deadline(autojump_clock, via):
+@pytest.mark.parametrize("via", SEATS, ids=["2.1-3 head_seat", "2.2-4 fleet_seat"])
+async def test_4_1_4_and_12_o2_unconfirmed_at_the_deadline(autojump_clock, via):
     world = World()
     async with opened("memory://", world, times={"acknowledge": 30.0}) as (supervisor, pane):
         async with trio.open_nursery() as nursery:
@@ -153,17 +183,36 @@ async def test_2_1_and_2_2_unconfirmed_at_the_deadline(autojump_clock, via):
             await trio.sleep(2)
             assert said(await report()) == (via, "unconfirmed", None, Stop.UNCERTAIN)
         assert (await supervisor.status()).uncertain_deliveries == 1
-        # 4, unresolved: the exact id still acknowledges it.
-        assert await pane.acknowledge_event(A) == Applied()
-        assert said(await pane.deliver(Outbound("hello", via, A))) == (via, "delivered", None, Stage.DELIVERED)
-        # 4, acknowledged: acknowledging again changes nothing.
-        assert await pane.acknowledge_event(A) == Unchanged()
-        assert (await supervisor.status()).uncertain_deliveries == 0
     assert world.sends == {A: 1}
 
 
 @pytest.mark.parametrize("via", SEATS)
-async def test_2_1_unconfirmed_when_cancelled_after_it_was_taken(url, via):
+async def test_4_1_5_unresolved_the_exact_acknowledgement_is_delivered(url, via):
+    world = World()
+    async with opened(url, world) as (supervisor, pane):
+        await unresolved(pane, world, Outbound("hello", via, A))
+        assert await pane.acknowledge_event(A) == Applied()
+        assert said(await pane.deliver(Outbound("hello", via, A))) == (via, "delivered", None, Stage.DELIVERED)
+        assert (await supervisor.status()).uncertain_deliveries == 0
+    assert world.sends == {A: 1}
+    assert await check(url) == []
+
+
+@pytest.mark.parametrize("via", SEATS)
+async def test_4_1_6_acknowledged_again_it_is_delivered_and_nothing_changes(url, via):
+    world = World()
+    async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
+        report = await taken(pane, world, Outbound("hello", via, A), nursery)
+        await pane.acknowledge_event(A)
+        first, before, told = await report(), rows(url, "deliveries"), await stored_events(supervisor)
+        for _ in range(2):
+            assert await pane.acknowledge_event(A) == Unchanged()
+        assert await pane.deliver(Outbound("hello", via, A)) == first
+        assert (rows(url, "deliveries"), await stored_events(supervisor)) == (before, told)
+
+
+@pytest.mark.parametrize("via", SEATS, ids=["2.1-3 head_seat", "2.2-4 fleet_seat"])
+async def test_2_1_and_2_2_unconfirmed_when_cancelled_after_it_was_taken(url, via):
     world = World()
     async with opened(url, world) as (_, pane):
         report = await unresolved(pane, world, Outbound("hello", via, A))
@@ -171,8 +220,8 @@ async def test_2_1_unconfirmed_when_cancelled_after_it_was_taken(url, via):
         assert await pane.cancel_delivery(A) == Unchanged()
 
 
-@pytest.mark.parametrize("via", SEATS)
-async def test_2_1_unconfirmed_while_an_earlier_event_is_unresolved(url, via):
+@pytest.mark.parametrize("via", SEATS, ids=["2.1-3 head_seat", "2.2-4 fleet_seat"])
+async def test_2_1_and_2_2_unconfirmed_while_an_earlier_event_is_unresolved(url, via):
     world = World()
     async with opened(url, world) as (_, pane):
         await unresolved(pane, world, Outbound("hello", via, A))
@@ -182,8 +231,33 @@ async def test_2_1_unconfirmed_while_an_earlier_event_is_unresolved(url, via):
     assert world.sends == {A: 1}
 
 
-@pytest.mark.parametrize(("via", "word"), [("head_seat", "unbound"), ("fleet_seat", "undelivered")])
-async def test_2_1_unbound_and_2_2_undelivered_when_the_grace_is_over(autojump_clock, via, word):
+@pytest.mark.parametrize("late", [-0.001, 0.0, 0.001], ids=["before it", "at its moment", "after it"])
+@pytest.mark.parametrize("via", SEATS)
+async def test_11_9_an_acknowledgement_races_the_deadline(autojump_clock, via, late):
+    world, outbound = World(), Outbound("hello", via, A)
+    async with opened("memory://", world, times={"acknowledge": 5.0}) as (supervisor, pane):
+        async with trio.open_nursery() as nursery:
+            report = await taken(pane, world, outbound, nursery)
+            await trio.sleep(5.0 + late)
+            assert await pane.acknowledge_event(A) == Applied(), "it wins if it comes at all"
+            told = await report()
+        assert (told.stage, told.stop) in {(Stage.DELIVERED, None), (None, Stop.UNCERTAIN)}
+        if late:
+            assert (told.stage is Stage.DELIVERED) == (late < 0)
+        assert (await pane.deliver(outbound)).stage is Stage.DELIVERED
+        reached = [
+            data.get("stage", data.get("stop")) for _, data in await stored_events(supervisor, "delivery.reported")
+        ]
+        assert reached == (["delivered"] if told.stage else ["uncertain", "delivered"])
+    assert world.sends == {A: 1}
+
+
+@pytest.mark.parametrize(
+    ("via", "word"),
+    [("head_seat", "unbound"), ("fleet_seat", "undelivered")],
+    ids=["2.1-4 head_seat", "2.2-5 fleet_seat"],
+)
+async def test_4_1_2_and_12_o2_unbound_or_undelivered_when_the_grace_is_over(autojump_clock, via, word):
     world = World()
     async with opened("memory://", world, times={"grace": 5.0}) as (_, pane):
         started = trio.current_time()
@@ -198,8 +272,8 @@ async def test_2_1_unbound_and_2_2_undelivered_when_the_grace_is_over(autojump_c
 @pytest.mark.parametrize(("via", "word", "stop"), [
     ("head_seat", "aborted", Stop.EXPIRED),
     ("fleet_seat", "undelivered", Stop.UNAVAILABLE),
-])  # fmt: skip
-async def test_2_1_aborted_when_cancelled_before_it_was_taken(url, via, word, stop):
+], ids=["2.1-5 head_seat", "2.2-5 fleet_seat"])  # fmt: skip
+async def test_2_1_and_2_2_aborted_when_cancelled_before_it_was_taken(url, via, word, stop):
     world = World()
     async with opened(url, world, times={"grace": math.inf}) as (_, pane), trio.open_nursery() as nursery:
         report = beside(nursery, pane.deliver, Outbound("hello", via, A))
@@ -210,14 +284,14 @@ async def test_2_1_aborted_when_cancelled_before_it_was_taken(url, via, word, st
         assert said(await pane.deliver(Outbound("hello", via, A))) == (via, word, None, stop), "final for its id"
 
 
-async def test_2_1_the_head_seats_fallback_runs_where_nothing_was_taken(autojump_clock):
+async def test_1_4_2_the_head_seats_fallback_runs_where_nothing_was_taken(autojump_clock):
     world = World()
     async with opened("memory://", world, times={"grace": 5.0, "fallback": world.run}) as (_, pane):
         assert said(await pane.deliver(head())) == ("channel_turn", "settled", None, Stage.RESPONDED)
         assert world.sends == {A: 1}
 
 
-async def test_da_18_the_fallback_never_runs_once_the_event_was_taken(autojump_clock):
+async def test_1_4_3_and_da_18_the_fallback_never_runs_once_the_event_was_taken(autojump_clock):
     world = World()
     times = {"grace": 5.0, "acknowledge": 5.0, "fallback": world.run}
     async with opened("memory://", world, times=times) as (_, pane):
@@ -229,7 +303,7 @@ async def test_da_18_the_fallback_never_runs_once_the_event_was_taken(autojump_c
     assert world.sends == {A: 1}
 
 
-async def test_da_2_one_event_at_a_time_and_each_is_taken_once(url):
+async def test_4_1_1_and_da_2_one_event_at_a_time_and_each_is_taken_once(url):
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         polls = [beside(nursery, pane.poll_events, 0.2) for _ in range(2)]
@@ -239,6 +313,8 @@ async def test_da_2_one_event_at_a_time_and_each_is_taken_once(url):
         assert (event.event_id, event.delivery_id, event.pane_id, event.mechanism, event.text) == (
             A, A, "pane", "fleet_seat", "hello",
         )  # fmt: skip
+        (row,) = rows(url, "deliveries")
+        assert (row["dispatched_at"] is not None, row["outcome"], row["resolved_at"]) == (True, None, None), "taken"
         assert await pane.poll_events(0) == []
         await pane.acknowledge_event(A)
         assert (await report()).stage is Stage.DELIVERED
@@ -302,26 +378,28 @@ async def test_what_was_no_event_cannot_be_acknowledged(url):
 
 
 NATIVE_ROWS = [
-    (MechanismOutcome("accepted", "queued", "a goal holds it back"), ("accepted", "queued", Stage.CONSUMED)),
-    (MechanismOutcome("accepted", "started"), ("accepted", "started", Stage.CONSUMED)),
-    (MechanismOutcome("accepted", "steered"), ("accepted", "steered", Stage.CONSUMED)),
-    (MechanismOutcome("released"), ("released", None, Stop.UNAVAILABLE)),
-    (MechanismOutcome("offline"), ("offline", None, Stop.UNAVAILABLE)),
-    (MechanismOutcome("unconfirmed"), ("unconfirmed", None, Stop.UNCERTAIN)),
+    (
+        "2.3-1 queued",
+        MechanismOutcome("accepted", "queued", "a goal holds it back"),
+        ("accepted", "queued", Stage.CONSUMED),
+    ),
+    ("2.3-1 started", MechanismOutcome("accepted", "started"), ("accepted", "started", Stage.CONSUMED)),
+    ("2.3-1 steered", MechanismOutcome("accepted", "steered"), ("accepted", "steered", Stage.CONSUMED)),
+    ("2.3-2 released", MechanismOutcome("released"), ("released", None, Stop.UNAVAILABLE)),
+    ("2.3-3 offline", MechanismOutcome("offline"), ("offline", None, Stop.UNAVAILABLE)),
+    ("2.3-4 unconfirmed", MechanismOutcome("unconfirmed"), ("unconfirmed", None, Stop.UNCERTAIN)),
     # D-5: an exception, an unmapped word, or no outcome at all after the dispatch
-    (RuntimeError("the line went dead"), ("unconfirmed", None, Stop.UNCERTAIN)),
-    (MechanismOutcome("swallowed"), ("unconfirmed", None, Stop.UNCERTAIN)),
-    (MechanismOutcome("accepted"), ("unconfirmed", None, Stop.UNCERTAIN)),
-    (MechanismOutcome("accepted", "eaten"), ("unconfirmed", None, Stop.UNCERTAIN)),
-    ("nonsense", ("unconfirmed", None, Stop.UNCERTAIN)),
-    (MechanismOutcome(None), ("unconfirmed", None, Stop.UNCERTAIN)),
-    (MechanismOutcome("bad \ud800 word"), ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 an exception", RuntimeError("the line went dead"), ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 an unmapped word", MechanismOutcome("swallowed"), ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 no native word", MechanismOutcome("accepted"), ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 an unmapped native word", MechanismOutcome("accepted", "eaten"), ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 no outcome", "nonsense", ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 no word", MechanismOutcome(None), ("unconfirmed", None, Stop.UNCERTAIN)),
+    ("2.3-4 a word that is no text", MechanismOutcome("bad \ud800 word"), ("unconfirmed", None, Stop.UNCERTAIN)),
 ]
 
 
-@pytest.mark.parametrize(
-    ("says", "expected"), NATIVE_ROWS, ids=lambda value: repr(value)[:60].encode("ascii", "replace").decode()
-)
+@pytest.mark.parametrize(("says", "expected"), [pytest.param(*row, id=name) for name, *row in NATIVE_ROWS])
 async def test_2_3_each_word_of_a_harness_control(says, expected):
     world = World(says=says)
     async with opened("memory://", world) as (_, pane):
@@ -331,7 +409,7 @@ async def test_2_3_each_word_of_a_harness_control(says, expected):
     assert world.sends == {A: 1}
 
 
-async def test_2_3_silence_is_unconfirmed(autojump_clock):
+async def test_2_3_4_silence_is_unconfirmed(autojump_clock):
     class Silent(World):
         ended = False
 
@@ -350,7 +428,7 @@ async def test_2_3_silence_is_unconfirmed(autojump_clock):
 
 
 @pytest.mark.parametrize("looked_at", ["no session", "raises", "nonsense", "another pane's", "silent"])
-async def test_2_3_offline_where_there_is_no_session_to_send_to(autojump_clock, looked_at):
+async def test_2_3_3_offline_where_there_is_no_session_to_send_to(autojump_clock, looked_at):
     class Blind(World):
         async def inspect(self, pane_id) -> Any:
             match looked_at:
@@ -373,7 +451,7 @@ async def test_2_3_offline_where_there_is_no_session_to_send_to(autojump_clock, 
     assert world.sends == {}
 
 
-async def test_2_3_cancelled_while_the_harness_is_looked_at_is_released(url):
+async def test_2_3_2_cancelled_while_the_harness_is_looked_at_is_released(url):
     class Slow(World):
         async def inspect(self, pane_id):
             await self._held()
@@ -390,7 +468,7 @@ async def test_2_3_cancelled_while_the_harness_is_looked_at_is_released(url):
     assert world.sends == {}
 
 
-async def test_2_3_an_answer_after_a_cancel_still_proves_it(url):
+async def test_2_3_1_an_answer_after_a_cancel_still_proves_it(url):
     world = World(gate=trio.Event())
     async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
         report = beside(nursery, pane.deliver, Outbound("hello", "harness_seat", A))
@@ -410,26 +488,26 @@ async def test_2_3_an_answer_after_a_cancel_still_proves_it(url):
 
 
 TURN_ROWS = [
-    (TurnEnd("pending"), Stage.STORED),
-    (TurnEnd("settled", text="well"), Stage.RESPONDED),
-    (TurnEnd("silent"), Stage.RESPONDED),
-    (TurnEnd("absorbed"), Stage.RESPONDED),
-    (TurnEnd("waiting_user"), Stage.CONSUMED),
-    (TurnEnd("failed", "policy_refused"), Stop.REJECTED),
-    (TurnEnd("failed", "validation_refused"), Stop.REJECTED),
-    (TurnEnd("failed", "permission_denied"), Stop.REJECTED),
-    (TurnEnd("failed", "tools_not_allowed"), Stop.REJECTED),
-    (TurnEnd("failed", "interrupted"), Stop.EXPIRED),
-    (TurnEnd("failed", "stalled"), Stop.EXPIRED),
-    (TurnEnd("failed", "who knows"), Stop.UNCERTAIN),
-    (TurnEnd("failed"), Stop.UNCERTAIN),
-    (TurnEnd("exploded"), Stop.UNCERTAIN),
-    (RuntimeError("the room is gone"), Stop.UNCERTAIN),
-    (None, Stop.UNCERTAIN),
+    ("2.4-1 pending", TurnEnd("pending"), Stage.STORED),
+    ("2.4-2 settled", TurnEnd("settled", text="well"), Stage.RESPONDED),
+    ("2.4-2 silent", TurnEnd("silent"), Stage.RESPONDED),
+    ("2.4-2 absorbed", TurnEnd("absorbed"), Stage.RESPONDED),
+    ("2.4-3 waiting_user", TurnEnd("waiting_user"), Stage.CONSUMED),
+    ("2.4-4 policy", TurnEnd("failed", "policy_refused"), Stop.REJECTED),
+    ("2.4-4 validation", TurnEnd("failed", "validation_refused"), Stop.REJECTED),
+    ("2.4-4 permission", TurnEnd("failed", "permission_denied"), Stop.REJECTED),
+    ("2.4-4 tool not allowed", TurnEnd("failed", "tools_not_allowed"), Stop.REJECTED),
+    ("2.4-5 interrupted", TurnEnd("failed", "interrupted"), Stop.EXPIRED),
+    ("2.4-5 stalled", TurnEnd("failed", "stalled"), Stop.EXPIRED),
+    ("2.4-6 12-D1 a kind nobody knows", TurnEnd("failed", "who knows"), Stop.UNCERTAIN),
+    ("2.4-6 12-D1 no kind", TurnEnd("failed"), Stop.UNCERTAIN),
+    ("2.4-6 an unmapped word", TurnEnd("exploded"), Stop.UNCERTAIN),
+    ("2.4-6 an exception", RuntimeError("the room is gone"), Stop.UNCERTAIN),
+    ("2.4-6 no end", None, Stop.UNCERTAIN),
 ]
 
 
-@pytest.mark.parametrize(("ends", "reach"), TURN_ROWS, ids=lambda value: repr(value)[:60])
+@pytest.mark.parametrize(("ends", "reach"), [pytest.param(*row, id=name) for name, *row in TURN_ROWS])
 async def test_2_4_each_end_of_a_channel_turn(ends, reach):
     world = World(ends=ends)
     async with opened("memory://", world) as (_, pane):
@@ -442,7 +520,7 @@ async def test_2_4_each_end_of_a_channel_turn(ends, reach):
     assert world.sends == {A: 1}
 
 
-async def test_2_4_and_d_6_past_its_wait_the_report_is_pending(autojump_clock):
+async def test_2_4_1_and_d_6_past_its_wait_the_report_is_pending(autojump_clock):
     world = World(gate=trio.Event())
     async with opened("memory://", world, times={"wait": 10.0}) as (supervisor, pane):
         room = Outbound("hello", "channel_turn", A)
@@ -474,26 +552,33 @@ class Own:
 
 
 OWN_ROWS = [
-    ("hire", MechanismOutcome("spawned", "brief"), Stage.CONSUMED),
-    ("hire", MechanismOutcome("failed", "start_unconfirmed"), Stop.UNCERTAIN),
-    ("hire", MechanismOutcome("failed", "delivery_unconfirmed"), Stop.UNCERTAIN),
-    ("hire", MechanismOutcome("failed", "unknown_directory"), Stop.REJECTED),
-    ("hire", MechanismOutcome("failed", "at_capacity"), Stop.REJECTED),
-    ("hire", MechanismOutcome("failed", "trust_required"), Stop.REJECTED),
-    ("hire", MechanismOutcome("failed", "anything else"), Stop.UNAVAILABLE),
+    ("2.2-6", "fleet_seat", MechanismOutcome("offline"), Stop.UNAVAILABLE),
+    ("2.5-2", "hire", MechanismOutcome("spawned", "brief"), Stage.CONSUMED),
+    ("2.5-4", "hire", MechanismOutcome("failed", "start_unconfirmed"), Stop.UNCERTAIN),
+    ("2.5-4", "hire", MechanismOutcome("failed", "delivery_unconfirmed"), Stop.UNCERTAIN),
+    ("2.5-5", "hire", MechanismOutcome("failed", "unknown_directory"), Stop.REJECTED),
+    ("2.5-5", "hire", MechanismOutcome("failed", "at_capacity"), Stop.REJECTED),
+    ("2.5-5", "hire", MechanismOutcome("failed", "trust_required"), Stop.REJECTED),
+    ("2.5-6", "hire", MechanismOutcome("failed", "anything else"), Stop.UNAVAILABLE),
     # No stage at all: of a delivery that left it proves nothing.
-    ("hire", MechanismOutcome("spawned"), Stop.UNCERTAIN),
-    ("opencode", MechanismOutcome("ready"), Stop.UNCERTAIN),
-    ("opencode", MechanismOutcome("pending"), Stage.STORED),
-    ("opencode", MechanismOutcome("busy"), Stage.STORED),
-    ("opencode", MechanismOutcome("delivered"), Stage.CONSUMED),
-    ("opencode", MechanismOutcome("uncertain"), Stop.UNCERTAIN),
-    ("opencode", MechanismOutcome("unbound"), Stop.UNAVAILABLE),
+    ("2.5-3", "hire", MechanismOutcome("spawned"), Stop.UNCERTAIN),
+    ("2.5-7", "opencode", MechanismOutcome("ready"), Stop.UNCERTAIN),
+    ("2.5-8", "opencode", MechanismOutcome("pending"), Stage.STORED),
+    ("2.5-8", "opencode", MechanismOutcome("busy"), Stage.STORED),
+    ("2.5-9", "opencode", MechanismOutcome("delivered"), Stage.CONSUMED),
+    ("2.5-10", "opencode", MechanismOutcome("uncertain"), Stop.UNCERTAIN),
+    ("2.5-11", "opencode", MechanismOutcome("unbound"), Stop.UNAVAILABLE),
 ]
 
 
-@pytest.mark.parametrize(("name", "outcome", "reach"), OWN_ROWS, ids=repr)
-async def test_2_5_each_word_of_a_hire_and_of_opencode(name, outcome, reach):
+@pytest.mark.parametrize(
+    ("name", "outcome", "reach"),
+    [
+        pytest.param(name, outcome, reach, id=f"{row} {name} {outcome.outcome} {outcome.native or ''}".rstrip())
+        for row, name, outcome, reach in OWN_ROWS
+    ],
+)
+async def test_2_each_word_of_a_mechanism_of_ones_own(name, outcome, reach):
     own = Own(name, outcome)
     async with open_supervisor("memory://", mechanisms=[own]) as supervisor:
         pane = supervisor.pane("pane")
@@ -504,8 +589,8 @@ async def test_2_5_each_word_of_a_hire_and_of_opencode(name, outcome, reach):
     assert own.sent == [A]
 
 
-@pytest.mark.parametrize("name", ["swarm", "discord", "", None, 3])
-async def test_d_10_a_mechanism_without_a_mapping_is_not_offered(url, name):
+@pytest.mark.parametrize("name", [pytest.param("swarm", id="2.5-1 swarm"), "discord", "", None, 3])
+async def test_1_3_3_and_d_10_a_mechanism_without_a_mapping_is_not_offered(url, name):
     with pytest.raises(UnmappedMechanism):
         async with open_supervisor(url, mechanisms=[Own(name)]):
             pass
@@ -533,16 +618,18 @@ async def test_d_10_an_unregistered_via_is_the_callers_mistake_and_nobody_elses(
 
 
 REPEATED = [
-    ("stored", TurnEnd("pending")),
-    ("consumed", TurnEnd("waiting_user")),
-    ("responded", TurnEnd("settled")),
-    ("uncertain", TurnEnd("failed")),
-    ("expired", TurnEnd("failed", "stalled")),
-    ("rejected", TurnEnd("failed", "policy_refused")),
+    ("1.4-1", "stored", TurnEnd("pending")),
+    ("1.4-1", "consumed", TurnEnd("waiting_user")),
+    ("1.4-1", "responded", TurnEnd("settled")),
+    ("1.4-3", "uncertain", TurnEnd("failed")),
+    ("1.4-4", "expired", TurnEnd("failed", "stalled")),
+    ("1.4-5", "rejected", TurnEnd("failed", "policy_refused")),
 ]
 
 
-@pytest.mark.parametrize(("reach", "ends"), REPEATED, ids=[row[0] for row in REPEATED])
+@pytest.mark.parametrize(
+    ("reach", "ends"), [pytest.param(reach, ends, id=f"{row} {reach}") for row, reach, ends in REPEATED]
+)
 async def test_1_4_the_same_id_again_is_answered_from_the_original(reach, ends):
     world = World(ends=ends)
     room = Outbound("hello", "channel_turn", A)
@@ -564,7 +651,7 @@ async def test_1_4_the_same_id_again_is_answered_from_the_original(reach, ends):
     assert world.sends[A] == 1
 
 
-async def test_1_4_unavailable_is_final_for_its_id_and_a_new_request_is_a_new_id(url):
+async def test_1_4_2_unavailable_is_final_for_its_id_and_a_new_request_is_a_new_id(url):
     world = World(session=None)
     async with opened(url, world) as (_, pane):
         native = Outbound("hello", "harness_seat", A)

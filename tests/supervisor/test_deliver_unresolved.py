@@ -28,6 +28,13 @@ from fencepost.supervisor import (
 A, B, C = uid(1), uid(2), uid(3)
 SEATS = ("head_seat", "fleet_seat")
 EVERYWHERE = ("head_seat", "fleet_seat", "harness_seat", "channel_turn")
+
+
+def every(row: str, vias=EVERYWHERE):
+    """Each mechanism, with the table's row in its name."""
+    return [pytest.param(via, id=f"{row} {via}") for via in vias]
+
+
 TEXT = "hello harness"
 
 
@@ -45,7 +52,7 @@ async def uncertain_by(pane, world: World, via: str, delivery_id: str = A, text:
 # -- clear and in flight -----------------------------------------------------------------------------------------
 
 
-async def test_clear_deliver_the_record_is_written_before_the_boundary_is_crossed(url):
+async def test_3_1_clear_deliver_the_record_is_written_before_the_boundary_is_crossed(url):
     class Looking(World):
         async def send(self, session, delivery_id, text):
             (row,) = rows(url, "deliveries")
@@ -66,7 +73,7 @@ async def test_clear_deliver_the_record_is_written_before_the_boundary_is_crosse
         assert (await pane.deliver(Outbound(TEXT, "channel_turn", B))).stage is Stage.RESPONDED
 
 
-@pytest.mark.parametrize("via", EVERYWHERE)
+@pytest.mark.parametrize("via", every("3-1"))
 @pytest.mark.parametrize("boundary", ["decided", "enqueued", "begun", "written"])
 async def test_clear_deliver_nothing_is_sent_when_the_write_failed(via, boundary):
     url, chaos, world = f"memory://unwritten-{via}-{boundary}", Chaos(), World()
@@ -83,13 +90,70 @@ async def test_clear_deliver_nothing_is_sent_when_the_write_failed(via, boundary
     assert rows(url, "deliveries") == []
 
 
-async def test_in_flight_refused_before_dispatch_is_clear(url):
-    world = World(says=MechanismOutcome("released"))
-    async with opened(url, world) as (_, pane):
-        assert (await pane.deliver(Outbound(TEXT, "harness_seat", A))).stop is Stop.UNAVAILABLE
-        world.says = MechanismOutcome("accepted", "queued")
-        assert (await pane.deliver(Outbound("another", "harness_seat", B))).stage is Stage.CONSUMED
+@pytest.mark.parametrize("via", ["head_seat", "fleet_seat", "harness_seat"])
+async def test_3_2_clear_without_a_channel_is_unavailable_and_stays_clear(url, via):
+    world = World(session=None)
+    async with opened(url, world, times={"grace": 0.0}) as (supervisor, pane):
+        assert (await pane.deliver(Outbound(TEXT, via, A))).stop is Stop.UNAVAILABLE
+        # What is kept is the id's final report (DA-11), and no record of a dispatch: nothing fences the pane.
+        assert [row["dispatched_at"] for row in rows(url, "deliveries")] == [None]
+        assert "delivery.dispatched" not in [kind for kind, _ in await stored_events(supervisor)]
+        assert (await pane.deliver(Outbound("another", "channel_turn", B))).stage is Stage.RESPONDED
+    assert world.sends == {B: 1}
+
+
+@pytest.mark.parametrize("via", SEATS)
+async def test_3_3_in_flight_the_exact_acknowledgement_clears_it(url, via):
+    world = World()
+    async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
+        report = await taken(pane, world, Outbound(TEXT, via, A), nursery)
+        (row,) = rows(url, "deliveries")
+        assert (row["dispatched_at"] is not None, row["resolved_at"]) == (True, None)
+        assert await pane.acknowledge_event(A, "started") == Applied()
+        assert (await report()).stage is (Stage.CONSUMED if via == "fleet_seat" else Stage.DELIVERED)
+        assert rows(url, "deliveries")[0]["resolved_at"] is not None
+        assert (await pane.deliver(Outbound("another", "channel_turn", B))).stage is Stage.RESPONDED
     assert world.sends == {A: 1, B: 1}
+
+
+@pytest.mark.parametrize(("via", "stop"), [("harness_seat", Stop.UNAVAILABLE), ("channel_turn", Stop.REJECTED)])
+async def test_3_4_in_flight_refused_before_dispatch_is_clear(url, via, stop):
+    world = World(says=MechanismOutcome("released"), ends=TurnEnd("failed", "policy_refused"))
+    async with opened(url, world) as (_, pane):
+        assert (await pane.deliver(Outbound(TEXT, via, A))).stop is stop
+        assert rows(url, "deliveries")[0]["resolved_at"] is not None
+        world.says, world.ends = MechanismOutcome("accepted", "queued"), TurnEnd("settled")
+        assert (await pane.deliver(Outbound("another", via, B))).stage in {Stage.CONSUMED, Stage.RESPONDED}
+    assert world.sends == {A: 1, B: 1}
+
+
+@pytest.mark.parametrize("via", ["head_seat", "fleet_seat", "harness_seat"])
+async def test_3_5_in_flight_past_its_deadline_it_is_unresolved(autojump_clock, via):
+    url, world = f"memory://lapsed-{via}", World(says=None, arrives=False)
+    times = {"acknowledge": 5.0, "answer": 5.0}
+    async with opened(url, world, times=times) as (_, pane), trio.open_nursery() as nursery:
+        if via in SEATS:
+            report = await (await taken(pane, world, Outbound(TEXT, via, A), nursery))()
+        else:
+            report = await pane.deliver(Outbound(TEXT, via, A))
+        assert (report.delivery_id, report.stop) == (A, Stop.UNCERTAIN)
+        (row,) = rows(url, "deliveries")
+        assert (row["dispatched_at"] is not None, row["stop"], row["resolved_at"]) == (True, "uncertain", None)
+        assert (await pane.deliver(Outbound("another", "channel_turn", B))).delivery_id == A
+    assert world.sends == {A: 1}
+
+
+@pytest.mark.parametrize("via", ["harness_seat", "channel_turn"])
+async def test_3_5_in_flight_an_exception_leaves_it_unresolved(url, via):
+    failed = RuntimeError("the line went dead")
+    world = World(says=failed, ends=failed, arrives=False)
+    async with opened(url, world) as (_, pane):
+        report = await pane.deliver(Outbound(TEXT, via, A))
+        assert (report.delivery_id, report.stop) == (A, Stop.UNCERTAIN)
+        (row,) = rows(url, "deliveries")
+        assert (row["dispatched_at"] is not None, row["stop"], row["resolved_at"]) == (True, "uncertain", None)
+        assert (await pane.deliver(Outbound("another", via, B))).delivery_id == A
+    assert world.sends == {A: 1}
 
 
 # -- unresolved --------------------------------------------------------------------------------------------------
@@ -97,7 +161,7 @@ async def test_in_flight_refused_before_dispatch_is_clear(url):
 
 @pytest.mark.parametrize("again", EVERYWHERE)
 @pytest.mark.parametrize("via", EVERYWHERE)
-async def test_unresolved_fences_the_whole_recipient_by_every_mechanism(via, again):
+async def test_3_6_and_12_d5_unresolved_fences_the_whole_recipient_by_every_mechanism(via, again):
     world = World(arrives=False)
     async with opened("memory://", world, times={"grace": 0.0}) as (supervisor, pane):
         assert (await uncertain_by_with_grace(pane, world, via)).stop is Stop.UNCERTAIN
@@ -130,7 +194,7 @@ async def uncertain_by_with_grace(pane, world, via):
 
 
 @pytest.mark.parametrize("via", SEATS)
-async def test_unresolved_acknowledging_another_id_is_not_found(url, via):
+async def test_3_7_unresolved_acknowledging_another_id_is_not_found(url, via):
     world = World()
     async with opened(url, world) as (_, pane):
         await uncertain_by(pane, world, via)
@@ -138,7 +202,7 @@ async def test_unresolved_acknowledging_another_id_is_not_found(url, via):
         assert (await pane.deliver(Outbound("another", via, B))).delivery_id == A
 
 
-@pytest.mark.parametrize("via", SEATS)
+@pytest.mark.parametrize("via", every("3-8 3-9", SEATS))
 async def test_unresolved_the_exact_id_clears_it_also_after_a_restart(url, via):
     world = World()
     async with opened(url, world) as (_, pane):
@@ -159,7 +223,7 @@ async def test_unresolved_the_exact_id_clears_it_also_after_a_restart(url, via):
     assert await check(url) == []
 
 
-@pytest.mark.parametrize("via", EVERYWHERE)
+@pytest.mark.parametrize("via", every("3-9 3-12"))
 async def test_unresolved_lasts_over_time_restarts_polls_and_an_unbound_channel(autojump_clock, via):
     world, url = World(arrives=False), f"memory://lasting-{via}"
     for life in range(3):
@@ -175,7 +239,25 @@ async def test_unresolved_lasts_over_time_restarts_polls_and_an_unbound_channel(
     assert world.sends == {A: 1}
 
 
-async def test_unresolved_unbound_now_is_no_fallback(autojump_clock):
+@pytest.mark.parametrize("via", SEATS)
+async def test_8_polling_again_acknowledges_nothing(url, via):
+    """Not within a life, and not across a restart (DA-19)."""
+    world = World()
+    async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
+        report = await taken(pane, world, Outbound(TEXT, via, A), nursery)
+        for _ in range(2):
+            assert await pane.poll_events(0) == []
+        assert not report.done.is_set()
+        assert rows(url, "deliveries")[0]["resolved_at"] is None
+        await pane.cancel_delivery(A)
+        assert (await report()).stop is Stop.UNCERTAIN
+    async with opened(url, world) as (_, pane):
+        assert await pane.poll_events(0) == []
+        assert (await pane.deliver(Outbound(TEXT, via, A))).stop is Stop.UNCERTAIN
+    assert world.sends == {A: 1}
+
+
+async def test_3_12_unresolved_unbound_now_is_no_fallback(autojump_clock):
     world, url = World(), "memory://unbound-now"
     async with opened(url, world, times={"fallback": world.run}) as (_, pane):
         await uncertain_by(pane, world, "head_seat")
@@ -191,7 +273,7 @@ async def test_unresolved_unbound_now_is_no_fallback(autojump_clock):
 
 @pytest.mark.parametrize("via", EVERYWHERE)
 @pytest.mark.parametrize("ids", [(A, B), (A, A), (None, None)], ids=["two ids", "one id", "no ids"])
-async def test_two_callers_at_once_dispatch_once(url, via, ids):
+async def test_3_14_two_callers_at_once_dispatch_once(url, via, ids):
     world = World(gate=trio.Event())
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         calls = [beside(nursery, pane.deliver, Outbound(TEXT, via, one)) for one in ids]
@@ -241,7 +323,7 @@ async def silent(pane, world: World):
 
 
 @pytest.mark.parametrize("text", [TEXT, f"  {TEXT}\r\n", f"\n{TEXT}\t"])
-async def test_native_a_new_complete_operator_entry_in_the_original_session_proves_it(url, text):
+async def test_3_10_native_a_new_complete_operator_entry_in_the_original_session_proves_it(url, text):
     world = World(arrives=False)
     world.wrote(TEXT)
     async with opened(url, world) as (_, pane):
@@ -260,23 +342,23 @@ def entry(**changed) -> TranscriptEntry:
 
 
 NO_PROOF = {
-    "an older entry": {"entries": (TranscriptEntry("entry-1", "operator", TEXT),)},
-    "a fragment": {"entries": (entry(complete=False),)},
-    "part of the text": {"entries": (entry(text=TEXT[:-1]),)},
-    "more than the text": {"entries": (entry(text=TEXT + " and more"),)},
-    "another case": {"entries": (entry(text=TEXT.upper()),)},
-    "the assistant's words": {"entries": (entry(role="assistant"),)},
-    "a tool's words": {"entries": (entry(role="tool"),)},
-    "another session": {"entries": (entry(),), "session_id": "session-2"},
-    "another pane": {"entries": (entry(),), "pane_id": "other"},
-    "another agent": {"entries": (entry(),), "agent": "codex"},
-    "unreadable now": {"entries": None},
-    "nothing new": {"entries": ()},
+    "3-10 an older entry": {"entries": (TranscriptEntry("entry-1", "operator", TEXT),)},
+    "3-10 a fragment": {"entries": (entry(complete=False),)},
+    "3-10 part of the text": {"entries": (entry(text=TEXT[:-1]),)},
+    "3-10 more than the text": {"entries": (entry(text=TEXT + " and more"),)},
+    "3-10 another case": {"entries": (entry(text=TEXT.upper()),)},
+    "3-10 the assistant's words": {"entries": (entry(role="assistant"),)},
+    "3-10 a tool's words": {"entries": (entry(role="tool"),)},
+    "3-11 another session": {"entries": (entry(),), "session_id": "session-2"},
+    "3-11 another pane": {"entries": (entry(),), "pane_id": "other"},
+    "3-11 another agent": {"entries": (entry(),), "agent": "codex"},
+    "3-11 unreadable now": {"entries": None},
+    "3-10 nothing new": {"entries": ()},
 }
 
 
 @pytest.mark.parametrize("shown", NO_PROOF.values(), ids=NO_PROOF)
-async def test_native_what_proves_nothing(shown):
+async def test_3_native_what_proves_nothing(shown):
     world = World(arrives=False)
     world.wrote(TEXT)
     async with opened("memory://", world) as (_, pane):
@@ -289,7 +371,7 @@ async def test_native_what_proves_nothing(shown):
     assert world.sends == {A: 1}
 
 
-async def test_native_unreadable_before_can_never_be_proved(url):
+async def test_3_11_native_unreadable_before_can_never_be_proved(url):
     world = World(arrives=False, readable=False)
     async with opened(url, world) as (_, pane):
         await silent(pane, world)
@@ -301,7 +383,7 @@ async def test_native_unreadable_before_can_never_be_proved(url):
         assert (await pane.deliver(Outbound("another", "harness_seat", B))).stage is Stage.CONSUMED
 
 
-@pytest.mark.parametrize("reopen", [False, True], ids=["same life", "reopened"])
+@pytest.mark.parametrize("reopen", [False, True], ids=["3-10 same life", "3-10 reopened"])
 async def test_native_a_later_call_looks_for_the_original_and_its_own_text_is_not_sent(url, reopen):
     world = World(arrives=False)
     async with opened(url, world) as (_, pane):
@@ -326,7 +408,7 @@ async def _look(pane, world: World) -> None:
     assert (original.delivery_id, original.stage) == (A, Stage.CONSUMED)
 
 
-async def test_native_a_later_call_with_the_same_text_is_the_original(url):
+async def test_3_10_native_a_later_call_with_the_same_text_is_the_original(url):
     world = World(arrives=False)
     async with opened(url, world) as (_, pane):
         await silent(pane, world)
@@ -354,7 +436,7 @@ async def test_native_reconciling_an_unknown_id_is_misuse(url):
 # -- settling ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("via", EVERYWHERE)
+@pytest.mark.parametrize("via", every("12-D4"))
 async def test_d_19_settling_frees_the_pane_and_claims_nothing(url, via):
     world = World(arrives=False)
     async with opened(url, world) as (supervisor, pane):
@@ -392,7 +474,7 @@ async def test_da_5_settling_what_is_not_uncertain_changes_nothing(url):
 
 
 @pytest.mark.parametrize("death", ["close", "runtime", "actor"])
-@pytest.mark.parametrize("via", EVERYWHERE)
+@pytest.mark.parametrize("via", every("3-5"))
 async def test_what_was_in_flight_at_a_death_is_uncertain_and_never_sent_again(url, via, death):
     world, chaos = World(gate=trio.Event(), arrives=False), Chaos()
     async with opened(url, world, chaos) as (supervisor, pane), trio.open_nursery() as nursery:

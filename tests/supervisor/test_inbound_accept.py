@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 from delivery_scenarios import World, beside, opened, rows, stored_events, uid
 
 from fencepost.mailbox.claim import fingerprint_of
 from fencepost.supervisor import (
+    ActorCrashed,
     Applied,
     Chaos,
     FencepostError,
@@ -62,7 +64,7 @@ async def fenced(url: str, world: World, boundary: str = "pane.fence/applied", p
 # -- the good path -----------------------------------------------------------------------------------------------
 
 
-async def test_6_1_8_the_writes_in_their_order_and_the_answer(url):
+async def test_6_1_8_and_12_o5_the_writes_in_their_order_and_the_answer(url):
     class Looking(World):
         async def dispatch(self, turn):
             self.seen_rows = {name: len(rows(url, name)) for name in ("tombstones", "acceptances", "runs")}
@@ -172,7 +174,7 @@ async def test_6_1_3_comes_before_the_look_at_the_pane(url):
         assert await supervisor.dead_letters() == [], "a refused post leaves its receipt only (DA-21)"
 
 
-async def test_6_1_4_without_a_session_and_without_a_trace_it_is_unavailable(url):
+async def test_6_1_4_and_8_without_a_trace_and_a_session_it_is_unavailable(url):
     world = World()
     async with opened(url, world) as (_, pane):
         receipt = await pane.accept(InboundPost(A, ELSEWHERE, TEXT))
@@ -210,7 +212,7 @@ async def test_6_1_4_without_a_session_and_with_an_attempted_id_it_is_uncertain(
     assert world.work == {A: 1}
 
 
-async def test_6_1_5_another_binding_is_uncertain_and_writes_nothing(url):
+async def test_6_1_5_and_12_o6_another_binding_is_uncertain_and_writes_nothing(url):
     world = World()
     async with opened(url, world) as (_, pane):
         await bound(pane)
@@ -273,7 +275,7 @@ async def test_without_a_dispatcher_nothing_is_accepted(url):
     assert nothing_written(url)
 
 
-async def test_11_the_same_id_twice_at_once_is_one_run(url):
+async def test_11_7_the_same_id_twice_at_once_is_one_run(url):
     world = World(gate=trio.Event())
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         binding = await bound(pane)
@@ -285,7 +287,78 @@ async def test_11_the_same_id_twice_at_once_is_one_run(url):
     assert world.work == {A: 1}
 
 
-async def test_11_the_same_id_at_two_panes_at_once_is_one_run_and_locks_nobody_out(url):
+class Sequenced(Chaos):
+    """A Chaos under which a test acts once, at a point that a request passes in the handler."""
+
+    def __init__(self, point: str) -> None:
+        super().__init__()
+        self.point = point
+        self.act = lambda: None
+
+    def passed(self, point):
+        if point == self.point:
+            act, self.act = self.act, lambda: None
+            act()
+        return super().passed(point)
+
+
+HANDLER = {
+    "fence": "pane.fence/committed",
+    "tombstone": "pane.tombstone/committed",
+    "acceptance": "pane.accept/committed",
+    "publication": "pane.publish/committed",
+}
+
+
+@pytest.mark.parametrize("point", HANDLER.values(), ids=HANDLER)
+async def test_11_5_a_lookup_that_meets_its_original_in_the_handler(url, point):
+    """It never sees half an acceptance: it is answered once the original is, and then from what is durable."""
+    world, chaos = World(), Sequenced(point)
+    async with opened(url, world, chaos) as (_, pane), trio.open_nursery() as nursery:
+        binding, asked = await bound(pane), []
+        token = trio.lowlevel.current_trio_token()
+
+        def ask() -> None:
+            token.run_sync_soon(lambda: asked.append(beside(nursery, pane.receipt, A, binding, PRINT)))
+
+        chaos.act = ask
+        posted = await pane.accept(InboundPost(A, binding, TEXT))
+        assert posted.received
+        await trio.testing.wait_all_tasks_blocked()
+        (receipt,) = asked
+        assert await receipt() == posted
+    assert world.work == {A: 1}
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["it is finished", "it dies"])
+@pytest.mark.parametrize("point", HANDLER.values(), ids=HANDLER)
+async def test_11_6_another_id_that_meets_an_original_in_the_handler(url, point, dies):
+    """It is judged after the original: free if that is finished, uncertain if it was left pending."""
+    world, chaos = World(), Sequenced(point)
+    if dies:
+        chaos.kill_at(point, what="actor")
+    async with opened(url, world, chaos) as (_, pane), trio.open_nursery() as nursery:
+        binding, asked = await bound(pane), []
+        token = trio.lowlevel.current_trio_token()
+
+        def ask() -> None:
+            token.run_sync_soon(lambda: asked.append(beside(nursery, pane.accept, InboundPost(B, binding, "another"))))
+
+        chaos.act = ask
+        if dies:
+            with pytest.raises(ActorCrashed):
+                await pane.accept(InboundPost(A, binding, TEXT))
+        else:
+            assert (await pane.accept(InboundPost(A, binding, TEXT))).received
+        await trio.testing.wait_all_tasks_blocked()
+        (other,) = asked
+        receipt = await other()
+        assert (receipt.received, receipt.stop) == ((False, Stop.UNCERTAIN) if dies else (True, None))
+        assert len(rows(url, "inbound_fences")) == dies
+    assert world.work.get(B, 0) == (not dies)
+
+
+async def test_11_7_the_same_id_at_two_panes_at_once_is_one_run_and_locks_nobody_out(url):
     world = World()
     async with opened(url, world) as (supervisor, pane), trio.open_nursery() as nursery:
         other = supervisor.pane("other")
@@ -301,7 +374,7 @@ async def test_11_the_same_id_at_two_panes_at_once_is_one_run_and_locks_nobody_o
     assert world.work[A] <= 1
 
 
-async def test_11_two_ids_at_once_are_two_runs_one_after_the_other(url):
+async def test_11_6_two_ids_at_once_are_two_runs_one_after_the_other(url):
     world = World()
     async with opened(url, world) as (_, pane), trio.open_nursery() as nursery:
         binding = await bound(pane)
@@ -325,18 +398,19 @@ async def test_a_caller_that_goes_away_leaves_the_acceptance_whole(url):
 # -- 6.2 lookups -------------------------------------------------------------------------------------------------
 
 
-async def test_6_2_an_exact_acceptance_without_a_fence_is_stored(url):
+async def test_6_2_1_an_exact_acceptance_without_a_fence_is_stored(url):
     world = World()
     async with opened(url, world) as (_, pane):
         binding = await bound(pane)
         receipt = await pane.accept(InboundPost(A, binding, TEXT))
+        assert rows(url, "inbound_fences") == []
         assert await pane.receipt(A, binding, PRINT) == receipt
     async with opened(url, world) as (_, pane):
         assert await pane.receipt(A, binding, PRINT) == receipt
     assert world.work == {A: 1}
 
 
-async def test_6_2_an_exact_acceptance_with_its_own_fence_is_stored_and_clears_it(url):
+async def test_6_2_2_an_exact_acceptance_with_its_own_fence_is_stored_and_clears_it(url):
     world = World()
     binding = await fenced(url, world, "pane.clear_fence/decided")
     assert len(rows(url, "inbound_fences")) == 1
@@ -346,7 +420,7 @@ async def test_6_2_an_exact_acceptance_with_its_own_fence_is_stored_and_clears_i
         assert (await pane.accept(InboundPost(B, binding, TEXT))).received
 
 
-async def test_6_2_and_da_4_an_exact_acceptance_while_another_id_is_pending(url):
+async def test_6_2_3_and_da_4_an_exact_acceptance_while_another_id_is_pending(url):
     world = World()
     async with opened(url, world) as (_, pane):
         binding = await bound(pane)
@@ -361,9 +435,9 @@ async def test_6_2_and_da_4_an_exact_acceptance_while_another_id_is_pending(url)
 
 
 WRONG = {
-    "unknown": {"delivery_id": B},
-    "another binding": {"binding": ELSEWHERE},
-    "another fingerprint": {"fingerprint": fingerprint_of("another text")},
+    "6.2-8 unknown": {"delivery_id": B},
+    "6.2-10 another binding": {"binding": ELSEWHERE},
+    "6.2-5 another fingerprint": {"fingerprint": fingerprint_of("another text")},
 }
 
 
@@ -379,7 +453,7 @@ async def test_6_2_without_exactly_this_evidence_it_is_uncertain(changed):
         assert (receipt.delivery_id, receipt.binding, receipt.fingerprint) == tuple(asked.values())
 
 
-async def test_6_2_under_another_pane_it_is_uncertain(url):
+async def test_6_2_5_under_another_pane_it_is_uncertain(url):
     world = World()
     async with opened(url, world) as (supervisor, pane):
         binding = await bound(pane)
@@ -390,7 +464,7 @@ async def test_6_2_under_another_pane_it_is_uncertain(url):
             assert (await other.receipt(A, asserted, PRINT)).stop is Stop.UNCERTAIN
 
 
-async def test_6_2_in_flight_it_is_uncertain_until_the_acceptance_is_durable(url):
+async def test_6_2_8_in_flight_it_is_uncertain_until_the_acceptance_is_durable(url):
     world = World()
     binding = await fenced(url, world, "pane.tombstone/applied")
     async with opened(url, world) as (_, pane):
@@ -399,7 +473,7 @@ async def test_6_2_in_flight_it_is_uncertain_until_the_acceptance_is_durable(url
 
 
 @pytest.mark.parametrize("gone", ["retired", "another session"])
-async def test_6_2_with_the_session_gone_it_is_uncertain(url, gone):
+async def test_6_2_10_with_the_session_gone_it_is_uncertain(url, gone):
     world = World()
     async with opened(url, world) as (_, pane):
         binding = await bound(pane)
@@ -423,13 +497,16 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-async def test_6_3_pending_turns_everything_else_away_and_it_leaves_no_tombstone(url, other):
+async def test_6_3_2_and_10_2_pending_turns_everything_else_away_and_it_leaves_no_tombstone(url, other):
     world = World()
     binding = await fenced(url, world)
-    before = rows(url, "inbound_fences")
-    async with opened(url, world) as (supervisor, pane):
+    before, chaos = rows(url, "inbound_fences"), Chaos()
+    async with opened(url, world, chaos) as (supervisor, pane):
         receipt = await pane.accept(InboundPost(other.delivery_id, binding, other.text))
         assert receipt.stop is Stop.UNCERTAIN
+        assert not [point for point in chaos.trace if point.endswith("/decided")], (
+            "nothing was even tried to be written"
+        )
         assert rows(url, "inbound_fences") == before
         assert rows(url, "tombstones") == []
         # The scope is the pane: another one goes on.
@@ -441,7 +518,28 @@ async def test_6_3_pending_turns_everything_else_away_and_it_leaves_no_tombstone
     assert world.work == {B: 1, C: 1}
 
 
-async def test_6_3_pending_survives_restarts_and_bridges(url):
+async def test_6_3_1_free_a_new_original_is_pending(url):
+    world = World()
+    async with opened(url, world) as (_, pane):
+        binding = await bound(pane)
+        assert rows(url, "inbound_fences") == []
+    assert await fenced(url, world) == binding
+    (fence,) = rows(url, "inbound_fences")
+    evidence = fence["pane_id"], fence["delivery_id"], fence["binding"], fence["fingerprint"]
+    assert evidence == ("pane", A, binding, PRINT)
+
+
+async def test_6_3_3_pending_and_the_same_post_again_it_stays_pending(url):
+    world = World()
+    binding = await fenced(url, world)
+    before = rows(url, "inbound_fences")
+    async with opened(url, world) as (_, pane):
+        assert (await pane.accept(InboundPost(A, binding, TEXT))).stop is Stop.UNCERTAIN
+        assert rows(url, "inbound_fences") == before
+    assert world.work == {}
+
+
+async def test_6_3_5_and_6_3_6_pending_survives_restarts_and_bridges(url):
     world = World()
     binding = await fenced(url, world)
     for session in ("session-1", "session-2", "session-1"):
@@ -452,8 +550,8 @@ async def test_6_3_pending_survives_restarts_and_bridges(url):
     assert world.work == {}
 
 
-@pytest.mark.parametrize("by", ["accept", "receipt"])
-async def test_6_3_pending_with_its_acceptance_is_freed_by_either_call(url, by):
+@pytest.mark.parametrize("by", ["accept", "receipt"], ids=["6.3-3 accept", "receipt"])
+async def test_6_3_4_pending_with_its_acceptance_is_freed_by_either_call(url, by):
     world = World()
     binding = await fenced(url, world, "pane.publish/applied")
     async with opened(url, world) as (_, pane):
@@ -466,14 +564,15 @@ async def test_6_3_pending_with_its_acceptance_is_freed_by_either_call(url, by):
     assert world.work == {B: 1}
 
 
-async def test_6_3_free_and_a_tombstone_without_an_acceptance(url):
-    world = World()
-    async with opened(url, world) as (_, pane):
+async def test_6_3_7_free_and_a_tombstone_without_an_acceptance(url):
+    world, chaos = World(), Chaos()
+    async with opened(url, world, chaos) as (_, pane):
         binding = await bound(pane)
         await pane.accept(InboundPost(A, binding, TEXT))
         await pane.reset_conversation()
         assert (await pane.accept(InboundPost(A, binding, TEXT))).stop is Stop.UNCERTAIN
         assert rows(url, "inbound_fences") == []
+        assert chaos.trace.count("pane.fence/decided") == 1, "not even for a moment: another's post would meet it"
     assert world.work == {A: 1}
 
 
@@ -504,6 +603,34 @@ async def test_8_a_reset_takes_the_proof_and_leaves_the_tombstones(url):
     assert await check(url) == []
 
 
+async def test_6_2_8_when_a_reset_took_the_proof_it_is_uncertain(url):
+    world = World()
+    async with opened(url, world) as (_, pane):
+        binding = await bound(pane)
+        await pane.accept(InboundPost(A, binding, TEXT))
+        await pane.reset_conversation()
+        assert (await pane.receipt(A, binding, PRINT)).stop is Stop.UNCERTAIN
+        assert [row["delivery_id"] for row in rows(url, "tombstones")] == [A]
+
+
+async def test_6_2_7_and_12_o7_an_id_has_one_acceptance_over_all_conversations(url):
+    """A second one cannot be written: neither the pane's next conversation nor another pane's takes the id."""
+    world = World()
+    async with opened(url, world) as (supervisor, pane):
+        binding = await bound(pane)
+        await pane.accept(InboundPost(A, binding, TEXT))
+        other = supervisor.pane("other")
+        theirs = await bound(other)
+        for taker, asserted in ((other, theirs), (pane, binding)):
+            await pane.reset_conversation()
+            await taker.accept(InboundPost(C, asserted, TEXT))
+            assert (await taker.accept(InboundPost(A, asserted, TEXT))).stop is Stop.UNCERTAIN
+            assert (await taker.receipt(A, asserted, PRINT)).stop is Stop.UNCERTAIN
+    assert A not in [row["delivery_id"] for row in rows(url, "acceptances")]
+    assert world.work[A] == 1
+    assert await check(url) == []
+
+
 async def test_8_a_reset_while_the_turn_runs_does_not_lose_its_end(url):
     world = World(gate=trio.Event())
     async with opened(url, world) as (supervisor, pane):
@@ -524,7 +651,7 @@ async def test_8_a_reset_keeps_what_is_pending(url):
         assert (await pane.accept(InboundPost(B, binding, TEXT))).stop is Stop.UNCERTAIN
 
 
-async def test_8_trimmed_history_takes_no_proof_and_publishes_nothing_again(url):
+async def test_8_trimmed_history_and_12_o8_takes_no_proof_and_publishes_nothing_again(url):
     world, few = World(), Options(events_kept_max=2)
     async with opened(url, world, options=few) as (supervisor, pane):
         binding = await bound(pane)
@@ -599,6 +726,31 @@ async def test_what_was_accepted_stays_stored_although_the_same_id_was_abandoned
         await pane.deliver(Outbound(TEXT, "channel_turn", A))
         assert await pane.settle(A, "the operator") == Applied()
         assert await pane.receipt(A, binding, PRINT) == receipt
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["free", "an original is pending"])
+async def test_10_6_no_read_sends_accepts_or_starts_anything(url, pending):
+    world = World(ends=TurnEnd("failed", "who knows"))
+    async with opened(url, world) as (_, pane):
+        binding = await bound(pane)
+        await pane.accept(InboundPost(C, binding, TEXT))
+        await pane.deliver(Outbound(TEXT, "channel_turn", B))
+    if pending:
+        await fenced(url, world)
+    tables = ("deliveries", "inbound_fences", "tombstones", "acceptances", "runs")
+    sent, worked, before = dict(world.sends), dict(world.work), [rows(url, table) for table in tables]
+    async with opened(url, world) as (supervisor, pane):
+        for delivery_id in (A, B, C):
+            await pane.receipt(delivery_id, binding, PRINT)
+            await pane.receipt(delivery_id, binding, fingerprint_of("another text"))
+        assert await pane.poll_events(0) == []
+        await pane.binding()
+        await pane.snapshot()
+        await supervisor.status()
+        await supervisor.dead_letters()
+        await stored_events(supervisor)
+        assert [rows(url, table) for table in tables] == before
+    assert (dict(world.sends), dict(world.work)) == (sent, worked)
 
 
 # -- bindings ----------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ STEPS = {
 }
 TABLES = {"fence": "inbound_fences", "tombstone": "tombstones", "acceptance": "acceptances", "run": "runs"}
 DEATHS = [
-    pytest.param(step, point, what, id=f"{step} {point} {what}")
+    pytest.param(step, point, what, id=f"7-{step} {point} {what}")
     for step, (points, *_) in STEPS.items()
     for point in points
     for what in ("actor", "runtime")
@@ -160,7 +160,7 @@ async def _restarted(supervisor, pane, binding: str) -> None:
 
 
 @pytest.mark.parametrize("point", ["clear_fence/decided", "clear_fence/written"])
-@pytest.mark.parametrize("ends", [True, False], ids=["s7 ended", "s6 under way"])
+@pytest.mark.parametrize("ends", [True, False], ids=["7-s7 ended", "7-s6 under way"])
 async def test_7_s7_before_clearing_the_fence(url, point, ends):
     """The fence of the second original is left behind; whether its turn had ended is what the world says."""
     world, chaos = World(gate=None if ends else trio.Event()), Chaos()

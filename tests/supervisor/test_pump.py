@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import trio
+import trio.testing
 
 from fencepost.supervisor import (
     ChannelPump,
@@ -72,20 +73,20 @@ async def pumped(wire: Wire, **options) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_page_is_taken_strictly_one_after_the_other():
+async def test_4_2_4_and_4_2_7_a_page_is_taken_strictly_one_after_the_other():
     wire = Wire([event(1), event(2)], [event(3)])
     await pumped(wire)
     one_by_one = [[f"write {n}", f"written {n}", f"acknowledge {n}"] for n in (1, 2, 3)]
     assert wire.happened == ["poll", *one_by_one[0], *one_by_one[1], "poll", *one_by_one[2], "poll"]
 
 
-async def test_a_refused_connection_refreshes_the_link_and_polls_again():
+async def test_4_2_1_a_refused_connection_refreshes_the_link_and_polls_again():
     wire = Wire(ConnectionRefusedError(), [event(1)])
     await pumped(wire)
     assert wire.happened == ["poll", "refresh", "poll", "write 1", "written 1", "acknowledge 1", "poll"]
 
 
-async def test_a_link_that_stays_refused_is_polled_with_a_pause(autojump_clock):
+async def test_4_2_1_a_link_that_stays_refused_is_polled_with_a_pause(autojump_clock):
     wire = Wire(*[ConnectionRefusedError()] * 5)
     started = trio.current_time()
     await pumped(wire, retry_seconds=10)
@@ -93,7 +94,11 @@ async def test_a_link_that_stays_refused_is_polled_with_a_pause(autojump_clock):
     assert trio.current_time() - started == 40
 
 
-@pytest.mark.parametrize("failure", [LookupError("seat not known yet"), TimeoutError("slow"), ValueError("garbage")])
+@pytest.mark.parametrize("failure", [
+    pytest.param(LookupError("seat not known yet"), id="4.2-2 seat not known yet"),
+    pytest.param(TimeoutError("slow"), id="4.2-3 slow"),
+    pytest.param(ValueError("garbage"), id="4.2-3 garbage"),
+])  # fmt: skip
 async def test_another_failure_before_an_event_waits_and_polls_again(autojump_clock, failure):
     wire = Wire(failure, failure, [event(1)])
     started = trio.current_time()
@@ -102,7 +107,7 @@ async def test_another_failure_before_an_event_waits_and_polls_again(autojump_cl
     assert trio.current_time() - started == 20
 
 
-async def test_a_failed_write_stops_the_pump_for_good():
+async def test_4_2_5_a_failed_write_stops_the_pump_for_good():
     broken = BrokenPipeError("the harness is gone")
     wire = Wire([event(1), event(2), event(3)], [event(4)], writes={2: broken})
     pump = ChannelPump(wire, wire)
@@ -113,7 +118,8 @@ async def test_a_failed_write_stops_the_pump_for_good():
     assert wire.happened[-1] == "write 2"
 
 
-@pytest.mark.parametrize("answer", [False, None, "true", TimeoutError("lost"), ConnectionResetError(), OSError("500")])
+@pytest.mark.parametrize("answer", [False, None, "true", TimeoutError("lost"), ConnectionResetError(), OSError("500")],
+                         ids=lambda answer: f"4.2-8 12-D6 {answer!r}")  # fmt: skip
 async def test_a_lost_or_denied_acknowledgement_stops_the_pump_without_replay(answer):
     wire = Wire([event(1), event(2)], [event(1)], acknowledgements={1: answer})
     pump = ChannelPump(wire, wire)
@@ -124,7 +130,30 @@ async def test_a_lost_or_denied_acknowledgement_stops_the_pump_without_replay(an
     assert await pump.run() is stopped
 
 
-async def test_an_event_that_is_handed_out_twice_is_written_once():
+async def test_4_2_6_and_10_11_nothing_is_acknowledged_before_the_write_is_complete():
+    class Slow(Wire):
+        async def write(self, what):
+            self.happened.append("write")
+            await complete.wait()
+            self.happened.append("written")
+
+    complete, wire = trio.Event(), Slow([event(1), event(2)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ChannelPump(wire, wire).run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.happened == ["poll", "write"]
+        complete.set()
+        await wire.drained.wait()
+        nursery.cancel_scope.cancel()
+    assert wire.happened == [
+        "poll",
+        *["write", "written", "acknowledge 1"],
+        *["write", "written", "acknowledge 2"],
+        "poll",
+    ]
+
+
+async def test_10_11_an_event_that_is_handed_out_twice_is_written_once():
     wire = Wire([event(1)], [event(1)])
     await pumped(wire)
     assert wire.happened == ["poll", "write 1", "written 1", "acknowledge 1", "poll", "acknowledge 1", "poll"]
@@ -213,6 +242,40 @@ async def test_what_the_pump_wrote_is_delivered_and_what_it_could_not_is_uncerta
         assert (second.stage, second.stop) == (None, Stop.UNCERTAIN)
         assert (third.delivery_id, third.stop) == (second.delivery_id, Stop.UNCERTAIN)
         assert terminal.lines == ["first"]
+
+
+class Deaf(InProcess):
+    """Its acknowledgements are lost on the way."""
+
+    async def acknowledge(self, event_id):
+        raise TimeoutError(event_id)
+
+
+async def test_4_2_9_a_new_pump_neither_replays_nor_resolves_the_old_event(url):
+    mechanisms, terminal = [FleetSeatMailbox(acknowledge_seconds=0.1)], Terminal()
+    async with open_supervisor(url, mechanisms=mechanisms) as supervisor, trio.open_nursery() as nursery:
+        pane = supervisor.pane("pane")
+        nursery.start_soon(ChannelPump(Deaf(pane), terminal).run)
+        old = await pane.deliver(Outbound("old", "fleet_seat"))
+        assert old.stop is Stop.UNCERTAIN
+    async with open_supervisor(url, mechanisms=[FleetSeatMailbox()]) as supervisor, trio.open_nursery() as nursery:
+        pane = supervisor.pane("pane")
+        polled = trio.Semaphore(0)
+
+        class Counting(InProcess):
+            async def poll(self, wait_seconds):
+                polled.release()
+                return await super().poll(wait_seconds)
+
+        nursery.start_soon(ChannelPump(Counting(pane), terminal, wait_seconds=0.01).run)
+        for _ in range(3):
+            await polled.acquire()
+        assert terminal.lines == ["old"], "written once, in the old pump's life"
+        assert (await pane.deliver(Outbound("old", "fleet_seat", old.delivery_id))).stop is Stop.UNCERTAIN
+        assert (await pane.deliver(Outbound("new", "fleet_seat"))).delivery_id == old.delivery_id
+        assert (await supervisor.status()).uncertain_deliveries == 1
+        nursery.cancel_scope.cancel()
+    assert terminal.lines == ["old"]
 
 
 class Polled(InProcess):

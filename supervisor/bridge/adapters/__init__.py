@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 if TYPE_CHECKING:
-    from fencepost.supervisor import Capabilities, Pane
+    from fencepost.supervisor import Capabilities, Decision, Pane, ToolBoundary
 
-__all__ = ["Adapter", "Delivered", "HookAnswer"]
+__all__ = ["Adapter", "Decided", "Delivered", "HookAnswer"]
 
 
 @frozen
@@ -29,12 +29,22 @@ class Delivered:
 
 
 @frozen
+class Decided:
+    """What the pane decided, and about which call; for whoever watches."""
+
+    boundary: ToolBoundary
+    decision: Decision
+
+
+@frozen
 class HookAnswer:
     """What a hook client does: print these bytes, leave with this code, then report the delivery, if there is one."""
 
     stdout: bytes = b""
     exit_code: int = 0
     delivered: Delivered | None = None
+    decided: Decided | None = field(default=None, eq=False, repr=False)
+    """None where the event was no question; the client is not told."""
 
 
 class Adapter(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from fencepost.supervisor import Allow, BlockPayload, Decision, ToolBoundary
-from fencepost.supervisor.bridge.adapters import Delivered, HookAnswer
+from fencepost.supervisor.bridge.adapters import Decided, Delivered, HookAnswer
 
 __all__ = ["answer_of", "denial"]
 
@@ -28,11 +28,12 @@ def answer_of(decision: Decision, boundary: ToolBoundary, *, verbatim: bool) -> 
     A payload is reported as delivered only where the harness hands a reason on as it is (`verbatim`) and the call's
     turn is proved; without a report the pane goes on to a restart.
     """
+    decided = Decided(boundary, decision)
     if isinstance(decision, Allow):
-        return HookAnswer()
+        return HookAnswer(decided=decided)
     if not isinstance(decision, BlockPayload):
-        return HookAnswer(denial(decision.message))
+        return HookAnswer(denial(decision.message), decided=decided)
     delivered = None
     if verbatim and boundary.turn is not None:
         delivered = Delivered(decision.intent_id, boundary.incarnation_id, boundary.turn.id, boundary.batch_id)
-    return HookAnswer(denial(decision.payload.decode()), delivered=delivered)
+    return HookAnswer(denial(decision.payload.decode()), delivered=delivered, decided=decided)

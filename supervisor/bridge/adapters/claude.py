@@ -38,7 +38,7 @@ from fencepost.supervisor.bridge.adapters.transcripts import (
     WINDOW_BYTES_MAX,
     Look,
     RefusedPath,
-    look_for,
+    TranscriptMemory,
     read_tail,
     transcript_roots,
 )
@@ -99,6 +99,7 @@ class ClaudeCodeAdapter:
         self, spool: Path | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
     ) -> None:
         self._gate = Gate(spool)
+        self._memory = TranscriptMemory()
         self._transcripts = transcripts
         self._echoes: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._without_turns: OrderedDict[str, None] = OrderedDict()
@@ -170,7 +171,9 @@ class ClaudeCodeAdapter:
         deepest = WINDOW_BYTES_MAX
         while True:
             try:
-                look = await _in_thread(partial(look_for, call.transcript, call.tool_use_id, self._roots, deepest))
+                look = await _in_thread(
+                    partial(self._memory.look_for, call.transcript, call.tool_use_id, self._roots, deepest)
+                )
             except RefusedPath as refused:
                 look = Look(NoTurn.MISSING)  # the file of a new session may be about to be made
                 if trio.current_time() >= give_up_at:
@@ -207,7 +210,7 @@ class ClaudeCodeAdapter:
         if optional(event, "agent_id") or not calls:
             return
         try:
-            look = await _in_thread(partial(look_for, transcript, min(calls), self._roots))
+            look = await _in_thread(partial(self._memory.look_for, transcript, min(calls), self._roots))
         except RefusedPath as refused:
             _LOGGER.warning("process %r: %s", incarnation_id, ascii(str(refused)))
             return

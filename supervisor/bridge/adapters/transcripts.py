@@ -9,19 +9,31 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from fencepost.supervisor.bridge.adapters.claude_turns import Entry, NoTurn, Place, begins_here, place_of, read_entries
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["WINDOW_BYTES", "WINDOW_BYTES_MAX", "Look", "RefusedPath", "look_for", "read_tail", "transcript_roots"]
+__all__ = [
+    "WINDOW_BYTES",
+    "WINDOW_BYTES_MAX",
+    "Look",
+    "RefusedPath",
+    "TranscriptMemory",
+    "look_for",
+    "read_tail",
+    "transcript_roots",
+]
 
 WINDOW_BYTES: Final = 256 * 1024
 """How much of a transcript's end is read first: the message that makes a call is among its last lines."""
@@ -29,6 +41,8 @@ WINDOW_BYTES_MAX: Final = 16 * 1024 * 1024
 """How much of it is read at most; what lies before that is not looked for."""
 
 _PATH_MAX: Final = 4096
+_REMEMBERED_MAX: Final = 128
+_MARK_BYTES: Final = 256
 
 
 class RefusedPath(ValueError):  # noqa: N818 - what it is
@@ -51,9 +65,11 @@ def transcript_roots(environment: Mapping[str, str] = os.environ) -> tuple[Path,
 
 
 def look_for(path: str, call: str, roots: Sequence[Path], deepest: int = WINDOW_BYTES_MAX) -> Look:
-    """Find the message that made `call`, in as much of the transcript's end as that takes, up to `deepest` bytes.
+    """Find the message that made `call`, in as much of the transcript's end as that takes.
 
-    Blocking; raises `RefusedPath`.
+    A call that is not in the last `deepest` bytes is not looked for further up.  One that is may be found together with
+    a line that is longer than that, such as the result before it: where its message begins is looked for as far as
+    anything is read.  Blocking; raises `RefusedPath`.
     """
     window = min(WINDOW_BYTES, deepest)
     with _opened(path, roots) as (descriptor, size):
@@ -64,9 +80,9 @@ def look_for(path: str, call: str, roots: Sequence[Path], deepest: int = WINDOW_
             whole = start == 0 or (isinstance(found, Place) and begins_here(entries, found))
             if whole or found in {NoTurn.NESTED, NoTurn.AMBIGUOUS}:
                 return Look(found, entries)
-            if window >= deepest:
+            if window >= (WINDOW_BYTES_MAX if isinstance(found, Place) else deepest):
                 return Look(NoTurn.MISSING, entries)  # it may begin before what may be read
-            window = min(window * 8, deepest)
+            window = min(window * 8, WINDOW_BYTES_MAX)
 
 
 def read_tail(path: str, roots: Sequence[Path], window: int = WINDOW_BYTES) -> list[Entry]:
@@ -115,3 +131,89 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
         start += len(part)
         length -= len(part)
     return b"".join(parts)
+
+
+# -- what was read before ----------------------------------------------------------------------------------------------
+
+
+@frozen
+class _Seen:
+    """The window of a file as it was read, up to the end of a line; `mark` is the last that was read of it."""
+
+    device: int
+    inode: int
+    size: int
+    """Of the file at that time.  If it is smaller now, lines are within the window that were before it."""
+    end: int
+    mark: bytes
+    entries: tuple[Entry, ...]
+
+
+class TranscriptMemory:
+    """Looks at transcripts that were looked at before, and reads only what was added to them.
+
+    A look finds exactly what `look_for` finds.  What is remembered is one window a file, of the files looked at last;
+    it is forgotten if the file is another one, is shorter, or has other bytes where the reading ended.  Threads may
+    share it.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look_for(self, path: str, call: str, roots: Sequence[Path], deepest: int = WINDOW_BYTES_MAX) -> Look:
+        """See `look_for`."""
+        with _opened(path, roots) as (descriptor, size):
+            seen = self._brought_up(path, descriptor, size)
+        start = max(0, size - WINDOW_BYTES)
+        found = place_of(seen.entries, call)
+        if start == 0 or (isinstance(found, Place) and begins_here(seen.entries, found)):
+            return Look(found, seen.entries)
+        if found in {NoTurn.NESTED, NoTurn.AMBIGUOUS}:
+            return Look(found, seen.entries)
+        return look_for(path, call, roots, deepest)
+
+    def _brought_up(self, path: str, descriptor: int, size: int) -> _Seen:
+        """The window of the file's end, read or remembered."""
+        status = os.fstat(descriptor)
+        start = max(0, size - WINDOW_BYTES)
+        with self._lock:
+            seen = self._seen.get(path)
+        if seen is None or not _continues(seen, descriptor, status, start, size):
+            seen = _Seen(status.st_dev, status.st_ino, size, start, b"", ())
+            added = _read(descriptor, start, size - start)
+            entries = read_entries(added, start)
+        else:
+            added = _read(descriptor, seen.end, size - seen.end)
+            entries = _entries_behind(added, seen.end)
+        seen = _grown(seen, added, entries, start, size)
+        with self._lock:
+            self._seen[path] = seen
+            self._seen.move_to_end(path)
+            if len(self._seen) > _REMEMBERED_MAX:
+                self._seen.popitem(last=False)
+        return seen
+
+
+def _continues(seen: _Seen, descriptor: int, status: os.stat_result, start: int, size: int) -> bool:
+    """Whether the file is the one that was read, and what was read of it still reaches to the window."""
+    if (status.st_dev, status.st_ino) != (seen.device, seen.inode) or size < seen.size:
+        return False
+    if not start < seen.end <= size or not seen.mark:
+        return False
+    return _read(descriptor, seen.end - len(seen.mark), len(seen.mark)) == seen.mark
+
+
+def _entries_behind(added: bytes, end: int) -> list[Entry]:
+    """The entries of what was added behind the end of a line, which is no window that begins within one."""
+    return [evolve(entry, offset=entry.offset + end) for entry in read_entries(added)]
+
+
+def _grown(seen: _Seen, added: bytes, entries: Sequence[Entry], start: int, size: int) -> _Seen:
+    """The window with what was added, as far as that has whole lines, and without what has left it."""
+    whole = added.rfind(b"\n") + 1
+    mark = (seen.mark + added[:whole])[-_MARK_BYTES:]
+    kept = [*seen.entries, *entries]
+    if start:  # a line that begins exactly where the window does is not known to
+        del kept[: bisect_right(kept, start, key=lambda entry: entry.offset)]
+    return _Seen(seen.device, seen.inode, size, seen.end + whole, mark, tuple(kept))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -24,8 +25,9 @@ class Row:
 
 @frozen
 class Report:
-    """Collects the rows; colours and a table on a terminal, plain lines elsewhere."""
+    """Collects the rows; colours and a table on a terminal, plain lines elsewhere, or one JSON object at the end."""
 
+    as_json: bool = False
     rows: list[Row] = field(factory=list)
     _began: float = field(factory=time.monotonic)
     _console: Console = field(factory=lambda: Console(highlight=False))
@@ -51,6 +53,9 @@ class Report:
 
     def table(self) -> None:
         """Everything at a glance."""
+        if self.as_json:
+            print(json.dumps({"version": 1, "failed": self.failed, "claims": [asdict(row) for row in self.rows]}))
+            return
         if not self._console.is_terminal:
             print()
             for row in self.rows:
@@ -62,6 +67,8 @@ class Report:
         self._console.print(table)
 
     def _say(self, text: str, style: str) -> None:
+        if self.as_json:
+            return
         if self._console.is_terminal:
             self._console.print(escape(text), style=style)
         else:

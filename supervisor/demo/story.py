@@ -7,10 +7,10 @@ import signal
 from typing import Any
 
 import trio
-from stage import Agent, Stage
-from workspace import FILES, FIRST_BASE, NEXT_BASE, compose, make_workspace, read_workspace
 
 from fencepost.supervisor import check
+from fencepost.supervisor.demo.stage import Agent, Stage
+from fencepost.supervisor.demo.workspace import FILES, FIRST_BASE, NEXT_BASE, compose, make_workspace, read_workspace
 
 __all__ = ["tell"]
 

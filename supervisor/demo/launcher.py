@@ -65,7 +65,7 @@ class Processes:
         with path.open("w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the child inherits the lock and keeps it until it ends
             child = subprocess.Popen(
-                [sys.executable, "-E", "-s", "-S", HARNESS],
+                [sys.executable, "-E", "-s", "-P", HARNESS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(self._lifeline, lock.fileno()),

@@ -1,4 +1,4 @@
-"""A coding-agent harness in small: the process of an agent in a pane.  Standard library only.
+"""A coding-agent harness in small: the process of an agent in a pane.  It needs the hook beside it, and no more.
 
 It takes its first input on stdin: one line of JSON that may carry a startup delivery id, then the payload's bytes.
 Then it does what its model says (the demo plays the model), and before each tool call it runs a hook process.
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hook import LIFELINE, RUN, TOLD, Line, ask_bridge, end_with_the_story
+from fencepost.supervisor.demo.hook import LIFELINE, RUN, TOLD, Line, ask_bridge, end_with_the_story
 
 HOOK = Path(__file__).with_name("hook.py")
 

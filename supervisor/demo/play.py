@@ -1,19 +1,21 @@
-"""The demo: a bridge, three panes, and what happens to them, with real processes and real kills."""
+"""The demo from its beginning to its exit status: a folder for its time, the story, and what was seen."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 import click
 import trio
-from report import Report
-from stage import StoryError, open_stage
-from story import tell
+
+from fencepost.supervisor.demo.report import Report
+from fencepost.supervisor.demo.stage import StoryError, open_stage
+from fencepost.supervisor.demo.story import tell
+
+__all__ = ["run"]
 
 SECONDS = 25.0
 END = "every process has left"
@@ -21,15 +23,10 @@ PLACE_MAX = 60
 """A unix socket's path has about a hundred bytes; some systems' temporary folders leave too few of them."""
 
 
-@click.command()
-@click.option("--keep", is_flag=True, help="Keep the store and the workspaces, and say where they are.")
-def main(*, keep: bool) -> None:
-    """Show fencepost surviving the deaths of a harness, of its leftovers, and of its own bridge.
-
-    Every claim is checked against what was seen; the exit code is 1 if one does not hold.
-    """
-    report = Report()
-    with folder(keep=keep) as root:
+def run(*, keep: bool, as_json: bool) -> int:
+    """Play it and tell what was seen; the answer is 1 if one claim does not hold, else 0."""
+    report = Report(as_json=as_json)
+    with folder(keep=keep, as_json=as_json) as root:
         ended = END
         try:
             trio.run(play, root, report)
@@ -45,7 +42,7 @@ def main(*, keep: bool) -> None:
         finally:
             report.check("the demo came to its end", ended, ok=ended == END)
             report.table()
-    sys.exit(int(report.failed))
+    return int(report.failed)
 
 
 async def play(root: Path, report: Report) -> None:
@@ -55,7 +52,7 @@ async def play(root: Path, report: Report) -> None:
 
 
 @contextlib.contextmanager
-def folder(*, keep: bool) -> Generator[Path]:
+def folder(*, keep: bool, as_json: bool) -> Generator[Path]:
     """A folder for the time of the demo, or longer."""
     usual = tempfile.gettempdir()
     place = usual if len(usual) <= PLACE_MAX else "/tmp"
@@ -64,10 +61,7 @@ def folder(*, keep: bool) -> Generator[Path]:
         yield root
     finally:
         if keep:
-            click.echo(f"kept {root}; look at its store with: fencepost check sqlite:///{root / 'bridge.db'}")
+            told = f"kept {root}; look at its store with: fencepost check sqlite:///{root / 'bridge.db'}"
+            click.echo(told, err=as_json)
         else:
             shutil.rmtree(root)
-
-
-if __name__ == "__main__":
-    main()

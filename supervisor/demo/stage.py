@@ -22,9 +22,10 @@ from typing import Any
 
 import trio
 from attrs import frozen
-from lines import Lines, connect, listen
-from report import Report
-from workspace import FIRST_BASE, told_base
+
+from fencepost.supervisor.demo.lines import Lines, connect, listen
+from fencepost.supervisor.demo.report import Report
+from fencepost.supervisor.demo.workspace import FIRST_BASE, told_base
 
 __all__ = ["Agent", "Stage", "StoryError", "ToolRun", "open_stage"]
 

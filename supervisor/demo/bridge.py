@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import trio
-from launcher import Processes
-from lines import Lines, connect, listen
-from workspace import Mover
 
 import fencepost.supervisor as fp
+from fencepost.supervisor.demo.launcher import Processes
+from fencepost.supervisor.demo.lines import Lines, connect, listen
+from fencepost.supervisor.demo.workspace import Mover
 
 
 class Turn(TypedDict):
