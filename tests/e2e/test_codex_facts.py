@@ -99,6 +99,9 @@ def test_a_conversation_is_resumed_in_the_next_incarnations_home_and_in_no_home_
         assert there.hooks()[-1]["turn_id"] != there.hooks()[0]["turn_id"]
         assert [text for text in there.api.prompts() if "<" not in text] == ["first", "second"]
         assert set(there.api.results()) == {"a", "b"}
+        status, _ = there.run(there.users, *EXEC, "resume", session, "by the user himself")
+        assert (status, there.api.prompts()[-1]) == (0, "by the user himself")
+        assert "second" in there.api.prompts()
         alone = write_codex_home(there.folder / "alone", "three", LOGGING)
         (alone / "config.toml").write_text((there.users / "config.toml").read_text())
         status, said = there.run(alone, *EXEC, BYPASS, "resume", session, "third")
