@@ -83,7 +83,8 @@ class Starting:
 
     def _settings(self, launch: Launch, spec: PaneSpec) -> str:
         if launch.harness == "codex":
-            users, project = users_codex_home(spec.environment), Path(spec.cwd)
+            project = Path(spec.cwd)
+            users = project / users_codex_home(spec.environment)
             return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, users, project))
         return str(write_claude_settings(self.folder, launch.incarnation_id, self.hook))
 
