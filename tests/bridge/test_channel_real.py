@@ -61,8 +61,8 @@ async def test_a_model_sends_a_message_and_asks_for_it(tmp_path, pushes):
         with messages_api() as api:
             api.play("talk", *turns)
             log = await run_claude(tmp_path, api, where, *claude_options(config, pushes=pushes), "--strict-mcp-config")
-        assert [turn.text for turn in there.dispatched.turns] == ["hello \N{SNOWMAN}"]
             results = api.asked("talk", 2).results
+        assert [turn.text for turn in there.dispatched.turns] == ["hello \N{SNOWMAN}"]
         assert results["a"].startswith(b'{"means":"Stored: the service has it')
         asked = json.loads(results["b"])
         assert (asked["message"], asked["events"]["state"]) == (None, "carried" if pushes else "not carried here")
