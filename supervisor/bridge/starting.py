@@ -25,7 +25,7 @@ from fencepost.supervisor.bridge.hook_settings import (
     write_codex_home,
 )
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of
-from fencepost.supervisor.bridge.launchers.held import Command, LaunchError
+from fencepost.supervisor.bridge.launchers.held import Command, LaunchError, of_no_pane
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
 
 __all__ = ["Starting", "version_of"]
@@ -71,7 +71,7 @@ class Starting:
             headless=spec.terminal is Terminal.NONE,
         )
         environment = {
-            **spec.environment,
+            **of_no_pane(spec.environment),  # another pane's token would let it speak as that one
             **_STANDS_STILL.get(launch.harness, {}),
             **environment_of(launch, settings),
             **self._ways_in(launch.pane_id),
