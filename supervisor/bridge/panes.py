@@ -19,6 +19,7 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from attrs.validators import instance_of, optional
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.launchers.commands import ARGUMENT_BYTES_MAX
 from fencepost.supervisor.bridge.seats import replace_private
 
 __all__ = ["Channel", "PaneBook", "PaneSpec", "Restart", "Terminal"]
@@ -84,15 +85,19 @@ def _variables(_instance: object, attribute: Attribute[Any], value: Mapping[str,
     for name in value:
         if not name or "=" in name:
             raise ValueError(f"{attribute.name}: {name!r:.100} is no name of a variable")
-    _texts(attribute.name, (*value, *value.values()))
+    _texts(attribute.name, tuple(name + "=" + text for name, text in value.items()))
 
 
 def _texts(name: str, texts: tuple[str, ...]) -> None:
     if any("\0" in text for text in texts):
         raise ValueError(f"{name} must hold no NUL: nothing that is started can be given one")
-    size = sum(len(text.encode("utf-8", "surrogateescape")) for text in texts)
-    if size > TEXT_BYTES_MAX:
-        raise ValueError(f"{name} has {size} bytes, and at most {TEXT_BYTES_MAX} are kept")
+    sizes = [len(text.encode("utf-8", "surrogateescape")) for text in texts]
+    if max(sizes, default=0) > ARGUMENT_BYTES_MAX:
+        raise ValueError(
+            f"{name} has one of {max(sizes)} bytes, and nothing can be started with more than {ARGUMENT_BYTES_MAX}"
+        )
+    if sum(sizes) > TEXT_BYTES_MAX:
+        raise ValueError(f"{name} has {sum(sizes)} bytes, and at most {TEXT_BYTES_MAX} are kept")
 
 
 def _absolute(_instance: object, attribute: Attribute[Any], value: str) -> None:

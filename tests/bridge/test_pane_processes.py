@@ -354,3 +354,12 @@ def test_a_file_that_is_no_book_is_told(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match="is damaged"):
         PaneBook(path)
+
+
+@pytest.mark.parametrize(
+    "more", [{"argv": ("claude", "x" * 131_072)}, {"environment": {"A": "x" * 131_070}}, {"argv": ("claude", "\ud800")}]
+)
+def test_what_no_process_can_be_given_is_not_kept(more):
+    PaneSpec(argv=("claude", "x" * 131_071), cwd="/", environment={"A": "x" * 131_069}, harness="codex")
+    with pytest.raises(ValueError, match=r"131071|surrogates"):
+        PaneSpec(**{"argv": ("claude",), "cwd": "/", "environment": {}, "harness": "codex", **more})

@@ -29,8 +29,8 @@ __all__ = [
 ]
 
 
-FIRST_INPUT_BYTES_MAX: Final = 128 * 1024 - 1
-"""What Linux allows for one argument, with the NUL behind it."""
+ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
+"""What Linux allows for one argument, and for one variable with its name, with the NUL behind it."""
 
 
 @frozen
@@ -168,8 +168,8 @@ def check_prompt(prompt: str | None) -> None:
         return
     if prompt.startswith("-") or "\0" in prompt:
         raise ValueError("a first input may neither begin with '-' nor hold a NUL: no command line can carry it")
-    if len(prompt.encode("utf-8", "surrogateescape")) > FIRST_INPUT_BYTES_MAX:
-        raise ValueError(f"a first input may have {FIRST_INPUT_BYTES_MAX} bytes: no command line can carry more")
+    if len(prompt.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES_MAX:
+        raise ValueError(f"a first input may have {ARGUMENT_BYTES_MAX} bytes: no command line can carry more")
 
 
 def command_of(
