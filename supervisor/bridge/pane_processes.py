@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import trio
@@ -64,7 +64,7 @@ class PaneProcesses:
             if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
                 spec = evolve(spec, session_id=str(uuid.uuid4()))
             version = await _version(spec)  # what cannot even tell its version is not kept
-            old = self.book.get(pane_id)
+            old, before = self.book.get(pane_id), self._current.get(pane_id)
             self._leaving.add(pane_id)
             try:
                 self.book.put(pane_id, evolve(spec, version=version, wanted=True))
@@ -73,7 +73,7 @@ class PaneProcesses:
                 self.book.replace(pane_id, old)  # the runtime started nothing: what was there is what is to be started
                 raise
             except Exception:
-                self.book.unwanted(pane_id)  # the operator is told that it does not run: so it must not, later
+                await self._not_started(pane_id, before, lambda: self.book.replace(pane_id, old))
                 raise
             finally:
                 self._leaving.discard(pane_id)
@@ -97,19 +97,30 @@ class PaneProcesses:
         check_prompt(prompt)
         async with self._lock(pane_id):
             await self._check_free(pane_id, replace=replace)
-            old = self.book.get(pane_id)
+            old, before = self.book.get(pane_id), self._current.get(pane_id)
             if old is None:
                 raise LookupError(f"nothing was started in pane {pane_id!r} yet")
             if prompt is not None:
                 self.book.give_prompt(pane_id, prompt)
             try:
                 return await self._start(pane_id, old)
-            except Exception as error:  # the operator is told that nothing came of it: so nothing may, later
+            except Exception as error:
                 if prompt is not None and self.book.take_prompt(pane_id) is not None and old.prompt is not None:
                     self.book.give_prompt(pane_id, old.prompt)
                 if not isinstance(error, LaunchBlocked):
-                    self.book.unwanted(pane_id)
+                    await self._not_started(pane_id, before, lambda: self.book.unjudged(pane_id, old))
                 raise
+
+    async def _not_started(self, pane_id: str, before: str | None, put_back: Callable[[], None]) -> None:
+        """The operator is told that nothing came of it, so nothing may, later.
+
+        What was said of the process that he meant to replace holds on if that lives, the one of incarnation `before`.
+        """
+        living = (await self.launcher.processes()).get(pane_id)
+        if living is None:
+            self.book.unwanted(pane_id)
+        elif living.incarnation_id == before:
+            put_back()
 
     async def start_again(self, pane_id: str, ended: str | None) -> Launch | None:
         """Start what the book says in a pane whose process has ended, that of the incarnation `ended`.

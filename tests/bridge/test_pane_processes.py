@@ -22,6 +22,7 @@ from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.peers import process
 from fencepost.supervisor.bridge.process_api import _attach
+from fencepost.supervisor.bridge.program import open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.watching import Watcher
 
@@ -165,6 +166,56 @@ async def test_a_prompt_that_was_not_given_is_not_said_at_a_later_start(place: W
         install(place.program.parent)
         with pytest.raises(ValueError, match="first input"):
             await life.processes.again("left")
+
+
+async def test_a_start_that_fails_before_the_old_process_ended_leaves_all_as_it_was(place: World, monkeypatch):
+    async def crash(*_arguments: object) -> None:
+        raise ActorCrashed("pane:left", 1)
+
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        was = life.processes.book.get("left")
+        with monkeypatch.context() as patched:
+            patched.setattr(PaneProcesses, "_launch", crash)
+            with pytest.raises(ActorCrashed):
+                await life.processes.run("left", place.spec(prompt="other"), replace=True)
+            assert life.processes.book.get("left") == was
+            install(place.program.parent, "9.9.9")
+            with pytest.raises(ActorCrashed):
+                await life.processes.again("left", "other", replace=True)
+            assert life.processes.book.get("left") == was
+        assert await run.batch("a1") == [None]
+        await life.processes.end("left")
+        assert not life.processes.book.wants("left")
+
+
+async def test_a_bridge_that_ends_before_it_listens_does_not_wait_for_what_it_owes(place: World, monkeypatch):
+    with monkeypatch.context() as patched:
+        async with place.bridge() as life:
+            await life.processes.run("left", place.spec(prompt="go"))
+            run = await place.next_run()
+            await run.batch("a1")
+            await life.pane.detect(moved())
+            assert None not in await run.batch("b1")
+            patched.setattr(PaneLauncher, "start", forever)
+            run.tell(exit=0)
+            await life.until(lambda event: event.data.get("startup_delivery_id") is not None)
+    store, seats = f"sqlite:///{place.folder / 'bridge.db'}", Seats(place.folder / "seats.json")
+    asked = trio.Event()
+    start = PaneLauncher.start
+
+    async def started(launcher: PaneLauncher, launch: Launch) -> None:
+        asked.set()
+        await start(launcher, launch)
+
+    monkeypatch.setattr(PaneLauncher, "start", started)
+    with trio.fail_after(20):
+        async with open_bridge(place.folder, store, seats=seats, operator_token=None):
+            await asked.wait()
+    async with place.bridge() as life:
+        assert (await place.next_run()).about["environ"]["FENCEPOST_STARTUP"]
+        await life.processes.end("left")
 
 
 @pytest.mark.parametrize(
