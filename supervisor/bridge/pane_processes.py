@@ -152,6 +152,9 @@ class PaneProcesses:
 
     async def _launch(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
         capabilities = self.adapters[spec.harness].capabilities(version)
+        if spec.terminal is Terminal.NONE and not self.book.has_prompt(pane_id):
+            # It has nothing to say but what moved, which must be known first: so it is not to be told in a soft batch.
+            capabilities = evolve(capabilities, soft_batches=False)
         return await self.supervisor.pane(pane_id).launch(spec.harness, spec.session_id, capabilities)
 
     async def end(self, pane_id: str) -> bool:

@@ -155,6 +155,11 @@ class PaneBook:
         spec = self._specs.get(pane_id)
         return spec is not None and spec.wanted
 
+    def has_prompt(self, pane_id: str) -> bool:
+        """Whether the pane's next start has something to say."""
+        spec = self._specs.get(pane_id)
+        return spec is not None and spec.prompt is not None
+
     def specs(self) -> tuple[PaneSpec, ...]:
         """All of them."""
         return tuple(self._specs.values())

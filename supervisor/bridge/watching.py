@@ -5,6 +5,7 @@
               the runtime replaces a startup attempt by itself, as often as it may
                               │ else, by the pane's `restart`
               owed: an intent is owed to the agent ─▶ launch        always ─▶ launch, after a pause
+                    (once it is reconciled, if that is under way)
               neither, or never ─▶ the pane stays without a process
 
 What ended while no bridge ran is noticed when one starts, and so is what a bridge that ended itself had not come to:
@@ -136,6 +137,9 @@ class Watcher:
             await trio.sleep(self._pause(pane_id))
             try:
                 await _asked(lambda: self.start_again(pane_id, ended))
+            except LaunchBlocked as blocked:
+                if blocked.state is not IntentState.RECONCILING:
+                    raise  # a person leads on, and not time
             except FencepostError:
                 raise
             except Exception:

@@ -24,7 +24,7 @@ def folder():
     made = Path(tempfile.mkdtemp(prefix="fp-"))  # short: a socket's path may have some hundred bytes only
     yield made
     with suppress(OSError):
-        pid = int(re.search(rb"\d+", (made / "bridge.db.lock").read_bytes())[0])
+        (pid,) = map(int, re.findall(rb"\d+", (made / "bridge.db.lock").read_bytes())[:1])
         if pid != os.getpid():  # some ran in this very process
             os.kill(pid, signal.SIGTERM)
     eventually(lambda: not is_served(made))

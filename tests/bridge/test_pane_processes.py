@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -15,7 +16,7 @@ from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 from launch_world import new_launch, running, view_of
 
-from fencepost.supervisor import ActorCrashed, Applied, IncarnationView, IntentState, Launch
+from fencepost.supervisor import ActorCrashed, Applied, IncarnationView, IntentState, Launch, LaunchBlocked
 from fencepost.supervisor.bridge.launchers import Command, DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
@@ -53,7 +54,8 @@ async def test_of_two_who_start_at_once_one_is_told_that_the_pane_is_occupied(pl
         (started,) = [one for one in told if isinstance(one[1], str)]
         run = await place.next_run()
         assert (run.about["said"], run.about["environ"]["FENCEPOST_INCARNATION"]) == started
-        assert [type(one[1]) for one in told if one != started] == [Occupied]
+        (refused,) = [why for _, why in told if isinstance(why, Occupied)]
+        assert "lives in pane left" in str(refused)
         assert life.processes.book.get("left").session_id == run.about["session"]
         await life.processes.end("left")
 
@@ -348,6 +350,40 @@ async def test_an_end_is_told_to_the_next_activation_where_one_died_over_it(auto
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watcher.run)
     assert (crashing.asked, started) == (2, [("left", "incarnation-1")] * 2)
+
+
+async def test_a_start_that_must_wait_for_a_reconciliation_comes_after_it(autojump_clock):
+    crashing, book, states = Crashing(), PaneBook(), [IntentState.RECONCILING] * 3
+    book.put("left", PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", wanted=True))
+
+    async def start_again(*_what: object) -> None:
+        if states:
+            raise LaunchBlocked("intent-1", states.pop(), "its payload does not exist yet")
+        nursery.cancel_scope.cancel()
+
+    async def owed() -> list:
+        return [SimpleNamespace(state=IntentState.RECONCILING, incarnation_id=None, mode=None)]
+
+    crashing.intents = owed
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Watcher(crashing, crashing, book, start_again).run, ["left"])
+    assert states == []
+
+
+async def test_a_process_without_a_terminal_is_started_again_with_what_moved_as_its_first_input(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        run.tell(exit=0)  # no tool call of it was blocked: nothing was prepared yet
+        again = await place.next_run()
+        (intent,) = await life.pane.intents()
+        assert intent.payload.decode() in again.about["said"]
+        assert await again.batch("b1") == [None]
+        assert [one.state for one in await life.pane.intents()] == [IntentState.ACKNOWLEDGED]
+        await life.processes.end("left")
 
 
 def test_what_cannot_be_written_down_is_not_believed_either(tmp_path):

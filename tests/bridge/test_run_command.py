@@ -61,7 +61,7 @@ class Shell:
         return json.loads(done.stdout)
 
     def bridge_pid(self) -> int:
-        return int(re.search(rb"\d+", (self.folder / "bridge.db.lock").read_bytes())[0])
+        return int(re.findall(rb"\d+", (self.folder / "bridge.db.lock").read_bytes())[0])
 
     def end(self) -> None:
         self.driver.close()
