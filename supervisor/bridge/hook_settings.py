@@ -20,7 +20,7 @@ from typing import Final
 
 from attrs import Attribute, field, frozen
 
-from fencepost.supervisor.bridge import hook
+from fencepost.supervisor.bridge import hook, hook_start
 from fencepost.supervisor.bridge.codex_home import (
     configuration,
     link_users_files,
@@ -55,7 +55,7 @@ class HookCommand:
 
     deadline_seconds: int = field(default=15)
     interpreter: str = field(default=sys.executable, validator=_plain)
-    program: str = field(default=str(Path(hook.__file__).resolve()), validator=_plain)
+    program: str = field(default=str(Path(hook_start.__file__).resolve()), validator=_plain)
 
     def __attrs_post_init__(self) -> None:
         """The hook program takes no less than a second and no more than ten minutes."""

@@ -20,6 +20,7 @@ import click
 
 from fencepost.mailbox.stores.store import SCHEMES
 from fencepost.supervisor.cli import (
+    channel_command,
     demo_command,
     events_command,
     hook_command,
@@ -105,6 +106,7 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     run_command.run,
     run_command.stop,
     hook_command.hook_settings,
+    channel_command.channel,
     demo_command.demo,
 )
 """In the order in which the help shows them."""
