@@ -500,10 +500,13 @@ OTHERS = {
 async def test_6_3_2_and_10_2_pending_turns_everything_else_away_and_it_leaves_no_tombstone(url, other):
     world = World()
     binding = await fenced(url, world)
-    before = rows(url, "inbound_fences")
-    async with opened(url, world) as (supervisor, pane):
+    before, chaos = rows(url, "inbound_fences"), Chaos()
+    async with opened(url, world, chaos) as (supervisor, pane):
         receipt = await pane.accept(InboundPost(other.delivery_id, binding, other.text))
         assert receipt.stop is Stop.UNCERTAIN
+        assert not [point for point in chaos.trace if point.endswith("/decided")], (
+            "nothing was even tried to be written"
+        )
         assert rows(url, "inbound_fences") == before
         assert rows(url, "tombstones") == []
         # The scope is the pane: another one goes on.
