@@ -55,7 +55,10 @@ class OtherHooks(ValueError):  # noqa: N818 - as the errors of the mailbox
 
 
 def users_codex_home(environment: Mapping[str, str]) -> Path:
-    """Return the home that Codex would use with this environment.  Raises ValueError where it names none."""
+    """Return the home that Codex would use with this environment; a relative one is so to where Codex runs.
+
+    Raises ValueError where the environment names none.
+    """
     home, users = environment.get("CODEX_HOME"), environment.get("HOME")
     if not home and not users:
         raise ValueError("neither CODEX_HOME nor HOME says where the user's Codex keeps its files")
@@ -100,6 +103,7 @@ def refuse_hooks_of_project(cwd: Path, base: str = "") -> None:
     folder from `cwd` up to the nearest with a marker, as the configuration `base` names them, else in `cwd` alone; so
     it was seen to do at 0.171.0.
     """
+    cwd = cwd.resolve()  # a process knows its folder by no other name
     named = tomllib.loads(base).get("project_root_markers")
     markers = [name for name in named if isinstance(name, str)] if isinstance(named, list) else [".git"]
     folders: list[Path] = []

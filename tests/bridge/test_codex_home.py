@@ -143,6 +143,17 @@ def test_a_project_reaches_up_to_its_marker_and_no_further(there) -> None:
         there.write()
 
 
+def test_a_project_is_where_its_folder_is_and_not_where_a_link_to_it_is(there) -> None:
+    above = there.project.parent
+    (above / ".git").mkdir()
+    (above / ".codex").mkdir()
+    (above / ".codex" / "hooks.json").write_text("{}")
+    link = above.parent / "elsewhere"
+    link.symlink_to(there.project)
+    there.project = link
+    there.refused("above")
+
+
 @pytest.mark.parametrize("content", [b"= 1", b"\xff", b"#" * (CONFIG_BYTES_MAX + 1), b"a=" + b"[" * 100_000])
 def test_a_configuration_that_cannot_be_read_is_refused(there, content) -> None:
     for home in (there.project / ".codex", there.users):

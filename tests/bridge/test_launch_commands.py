@@ -13,7 +13,7 @@ from fencepost.supervisor.bridge.launchers import command_of, environment_of
 from fencepost.supervisor.bridge.launchers.commands import Session, check_options, harness_of
 from fencepost.supervisor.bridge.startup_tag import startup_of, tagged_input
 
-TRUSTED = "--dangerously-bypass-hook-trust"
+TRUSTED = ("--dangerously-bypass-hook-trust", "--disable", "plugins")
 INDEX = ("-c", 'sqlite_home="S"')
 ID = "6f1c2a52-0d5f-4a0e-9df4-1f3b8f4a9b10"
 
@@ -31,17 +31,17 @@ def startup(payload: bytes) -> StartupDelivery:
         ("claude-code", "s-1", None, False, ["claude", "--resume", "s-1", "--settings", "S"]),
         ("claude-code", None, "go", True, ["claude", "-p", "go", "--settings", "S"]),
         ("claude-code", "s-1", "go", True, ["claude", "-p", "go", "--resume", "s-1", "--settings", "S"]),
-        ("codex", None, None, False, ["codex", TRUSTED, "--no-daemon", *INDEX]),
-        ("codex", None, "go", False, ["codex", TRUSTED, "--no-daemon", *INDEX, "--", "go"]),
-        ("codex", "s-1", "go", False, ["codex", TRUSTED, "--no-daemon", *INDEX, "resume", "s-1", "--", "go"]),
-        ("codex", "s-1", None, False, ["codex", TRUSTED, "--no-daemon", *INDEX, "resume", "s-1"]),
-        ("codex", None, "review", True, ["codex", "exec", TRUSTED, "--skip-git-repo-check", *INDEX, "--", "review"]),
+        ("codex", None, None, False, ["codex", *TRUSTED, "--no-daemon", *INDEX]),
+        ("codex", None, "go", False, ["codex", *TRUSTED, "--no-daemon", *INDEX, "--", "go"]),
+        ("codex", "s-1", "go", False, ["codex", *TRUSTED, "--no-daemon", *INDEX, "resume", "s-1", "--", "go"]),
+        ("codex", "s-1", None, False, ["codex", *TRUSTED, "--no-daemon", *INDEX, "resume", "s-1"]),
+        ("codex", None, "review", True, ["codex", "exec", *TRUSTED, "--skip-git-repo-check", *INDEX, "--", "review"]),
         (
             "codex",
             "s-1",
             "go",
             True,
-            ["codex", "exec", TRUSTED, "--skip-git-repo-check", *INDEX, "resume", "s-1", "--", "go"],
+            ["codex", "exec", *TRUSTED, "--skip-git-repo-check", *INDEX, "resume", "s-1", "--", "go"],
         ),
     ],
 )
@@ -78,11 +78,11 @@ def test_a_new_conversation_is_given_its_id() -> None:
     [
         ("claude-code", False, ["/opt/x", "go", "--resume", "s", "--settings", "S", "--model", "m"]),
         ("claude-code", True, ["/opt/x", "-p", "go", "--resume", "s", "--settings", "S", "--model", "m"]),
-        ("codex", False, ["/opt/x", TRUSTED, "--no-daemon", *INDEX, "--model", "m", "resume", "s", "--", "go"]),
+        ("codex", False, ["/opt/x", *TRUSTED, "--no-daemon", *INDEX, "--model", "m", "resume", "s", "--", "go"]),
         (
             "codex",
             True,
-            ["/opt/x", "exec", TRUSTED, "--skip-git-repo-check", *INDEX, "--model", "m", "resume", "s", "--", "go"],
+            ["/opt/x", "exec", *TRUSTED, "--skip-git-repo-check", *INDEX, "--model", "m", "resume", "s", "--", "go"],
         ),
     ],
 )
@@ -102,7 +102,9 @@ def test_what_a_start_adds_and_a_prompt_are_no_options_of_a_user(option: str) ->
     [
         ["--cd=/elsewhere"],
         ["--ephemeral"],
-        [TRUSTED],
+        [TRUSTED[0]],
+        ["--enable", "plugins"],
+        ["-c", "features.plugins=true"],
         ["--model", "m", "--remote", "ws://x"],
         ["--disable", "hooks"],
         ["--disable=codex_hooks"],

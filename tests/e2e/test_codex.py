@@ -150,9 +150,10 @@ def test_two_parallel_calls_are_blocked_and_the_successor_is_told_what_was_saved
         assert there.process()["session_id"] == session
 
 
-def test_a_killed_codex_is_resumed_and_told_what_it_is_owed() -> None:
+@pytest.mark.parametrize("terminal", WHERE)
+def test_a_killed_codex_is_resumed_and_told_what_it_is_owed(terminal: str) -> None:
     before, after = Held(PARALLEL), Held([shell("c", "touch z")])
-    with world([before], [[after]]) as there:
+    with world([before], [[after]], terminal=terminal) as there:
         old = there.run("go")
         asked(before)
         session = there.bridge.eventually(lambda: there.process()["session_id"])
@@ -204,9 +205,10 @@ def test_a_process_that_is_killed_before_it_is_told_has_a_successor_that_is() ->
         assert len(there.incarnations()) == 3
 
 
-def test_everything_dies_at_once_and_the_next_bridge_tells_what_is_owed() -> None:
+@pytest.mark.parametrize("terminal", WHERE)
+def test_everything_dies_at_once_and_the_next_bridge_tells_what_is_owed(terminal: str) -> None:
     before, after = Held(PARALLEL), Held([shell("c", "touch z")])
-    with world([before], [[after]]) as there:
+    with world([before], [[after]], terminal=terminal) as there:
         there.run("go")
         asked(before)
         session, pid = there.bridge.eventually(lambda: there.process()["session_id"]), there.process()["pid"]
@@ -244,9 +246,10 @@ def test_nothing_that_a_tool_left_running_is_there_when_files_move(terminal: str
         assert there.told() == payload_of("main-2")
 
 
-def test_what_passes_while_the_bridge_is_dead_is_taken_in_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("terminal", WHERE)
+def test_what_passes_while_the_bridge_is_dead_is_taken_in_and_nothing_is_lost(terminal: str) -> None:
     before, between, after = Held(PARALLEL), Held([shell("c", "touch z")]), Held([shell("d", "touch w")])
-    with world([before, between], [[after]]) as there:
+    with world([before, between], [[after]], terminal=terminal) as there:
         there.run("go")
         asked(before)
         session = there.bridge.eventually(lambda: there.process()["session_id"])

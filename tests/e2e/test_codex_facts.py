@@ -99,6 +99,9 @@ def test_a_conversation_is_resumed_in_the_next_incarnations_home_and_in_no_home_
         assert there.hooks()[-1]["turn_id"] != there.hooks()[0]["turn_id"]
         assert [text for text in there.api.prompts() if "<" not in text] == ["first", "second"]
         assert set(there.api.results()) == {"a", "b"}
+        status, _ = there.run(there.users, *EXEC, "resume", session, "by the user himself")
+        assert (status, there.api.prompts()[-1]) == (0, "by the user himself")
+        assert "second" in there.api.prompts()
         alone = write_codex_home(there.folder / "alone", "three", LOGGING)
         (alone / "config.toml").write_text((there.users / "config.toml").read_text())
         status, said = there.run(alone, *EXEC, BYPASS, "resume", session, "third")
@@ -161,6 +164,26 @@ def test_the_bypass_runs_a_projects_hooks_unreviewed_and_so_such_a_project_is_re
         assert there.files() == ["ran", "x", "y"]
         with pytest.raises(OtherHooks, match=r"hooks\.json declares hooks"):
             generated(there, "two")
+
+
+@pytest.mark.parametrize(("options", "ran"), [((), ["ran", "x"]), (("--disable", "plugins"), ["x"])])
+def test_a_plugin_brings_hooks_of_its_own_unless_plugins_are_off(options: tuple[str, ...], ran: list[str]) -> None:
+    with codex_place([shell("a", "touch x")]) as there:
+        market = there.folder / "market"
+        hook = {"type": "command", "command": f"touch {there.project}/ran"}
+        plugin = {"name": "weaver", "source": {"source": "local", "path": "./weaver"}}
+        for name, content in {
+            ".agents/plugins/marketplace.json": {"name": "ours", "plugins": [plugin]},
+            "weaver/.codex-plugin/plugin.json": {"name": "weaver", "version": "1.0.0", "hooks": "./hooks.json"},
+            "weaver/hooks.json": {"hooks": {"PreToolUse": [{"hooks": [hook]}]}},
+        }.items():
+            (market / name).parent.mkdir(parents=True, exist_ok=True)
+            (market / name).write_text(json.dumps(content))
+        there.configure(f'[marketplaces.ours]\nsource_type = "local"\nsource = "{market}"\n')
+        home = generated(there)
+        assert there.run(home, "plugin", "add", "weaver@ours")[0] == 0
+        there.run(home, *EXEC, BYPASS, *options, "go")
+        assert there.files() == ran
 
 
 def test_a_nested_agents_hooks_name_its_callers_session_and_say_whose_they_are() -> None:

@@ -69,20 +69,20 @@ def _claude_session(session: Session | None) -> tuple[str, ...]:
     return ("--session-id" if session.is_new else "--resume", session.session_id)
 
 
-_TRUSTED: Final = "--dangerously-bypass-hook-trust"
-"""Without it Codex runs no hook, and says nothing; the home holds no hooks but ours (`hook_settings`)."""
-
+_TRUSTED: Final = ("--dangerously-bypass-hook-trust", "--disable", "plugins")
+"""Without the first Codex runs no hook, and says nothing.  With it, it runs every hook it finds: the home holds none
+but ours (`hook_settings`), and plugins, which may bring some, are off."""
 
 _OWN: Final = "--no-daemon"
 """In a terminal Codex may hand its work to a server of the user's; then its hooks would not be the pane's processes."""
 
 
 def _codex(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
-    return (program, _TRUSTED, _OWN, *_codex_index(said), *options, *_codex_end(said))
+    return (program, *_TRUSTED, _OWN, *_codex_index(said), *options, *_codex_end(said))
 
 
 def _codex_headless(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
-    return (program, "exec", _TRUSTED, "--skip-git-repo-check", *_codex_index(said), *options, *_codex_end(said))
+    return (program, "exec", *_TRUSTED, "--skip-git-repo-check", *_codex_index(said), *options, *_codex_end(said))
 
 
 def _codex_index(said: Said) -> tuple[str, ...]:
@@ -120,11 +120,11 @@ HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
             settings_variable="CODEX_HOME",
             ours=frozenset(
                 {
-                    *(_TRUSTED, _OWN, "--skip-git-repo-check", "-C", "--cd", "--worktree", "--remote", "--last"),
+                    *(_TRUSTED[0], _OWN, "--skip-git-repo-check", "-C", "--cd", "--worktree", "--remote", "--last"),
                     *("--ephemeral", "--ignore-user-config", "-p", "--profile"),
                 }
             ),
-            undoing=re.compile(r"""(?:^|[\s.,={"'])(?:hooks|codex_hooks|sqlite_home)(?:$|[\s.,=}"'])"""),
+            undoing=re.compile(r"""(?:^|[\s.,={"'])(?:hooks|codex_hooks|plugins|sqlite_home)(?:$|[\s.,=}"'])"""),
         ),
     }
 )
