@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import pytest
 from e2e.claude_home import CLAUDE, ClaudeHome, claude_home, needs_claude
-from e2e.messages_api import Block, Received, Turn, tool_use, touch
+from e2e.messages_api import Block, Received, Turn, text, tool_use, touch
 from e2e.served_bridge import Reconciliations, ServedBridge, payload_of, served_bridge
 from hook_programs import PROGRAM
 from launch_world import marked, running
@@ -73,6 +73,25 @@ class World:
 
     def process(self) -> dict[str, Any]:
         return self.bridge.operate("GET", f"panes/{PANE}/process")
+
+    def tmux(self, *words: str) -> str:
+        """What a person does who looks at the pane."""
+        *program, _, _, target = self.process()["attach"]
+        done = subprocess.run([*program, *words, "-t", target], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def shows(self, *words: str, no: str = "nothing of the kind") -> None:
+        """Wait until these, and not the other, are on the pane's screen."""
+
+        def screen() -> bool:
+            shown = self.tmux("capture-pane", "-p")
+            return all(word in shown for word in words) and no not in shown
+
+        self.bridge.eventually(screen, lambda: f"{words} without {no!r} on {self.tmux('capture-pane', '-p')}")
+
+    def types(self, *keys: str) -> None:
+        *program, _, _, target = self.process()["attach"]
+        subprocess.run([*program, "send-keys", "-t", target, *keys], check=True)
 
     def kill(self) -> int:
         """Kill the harness, and nobody else."""
@@ -146,10 +165,8 @@ def world(terminal: str = "none") -> Iterator[World]:
             subprocess.run(["tmux", "-L", server, "kill-server"], capture_output=True, check=False)
 
 
-EVERYWHERE = pytest.mark.parametrize(
-    "terminal",
-    ["none", pytest.param("tmux", marks=pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux"))],
-)
+NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
+EVERYWHERE = pytest.mark.parametrize("terminal", ["none", pytest.param("tmux", marks=NEEDS_TMUX)])
 
 
 @EVERYWHERE
@@ -466,6 +483,38 @@ def test_a_version_that_was_not_proved_is_told_by_a_restart() -> None:
         assert made.lives() == [one for one in LIFE if one != "batch_completed"]
         assert made.ran() == ["d"]
         assert marked(first) == set()
+
+
+@NEEDS_TMUX
+def test_a_conversation_that_a_person_clears_before_it_acknowledged_is_told_anew() -> None:
+    with world("tmux") as made:
+        asks = Turn.held(*touches("a"))
+        made.api.play("go on", asks, Turn.held())
+        made.api.play("another task", [text("x" * 30_000), *touches("b")])  # far behind the place of the first
+        made.api.play(STARTUP, touches("c"))
+        made.run()
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        made.api.asked("go on", 1)
+        made.bridge.heard("intent.batch_completed")
+        made.types("Escape")
+        made.shows("go on", no="esc to interrupt")
+        made.types("C-u")
+        made.types("/clear")
+        made.shows("/clear")
+        made.types("Enter")
+        made.shows("Claude Code", no="go on")
+        made.types("another task")
+        made.shows("another task")
+        made.types("Enter")
+        cleared = made.api.asked("another task", 0)
+        resumed = made.api.asked(STARTUP, 0)
+        assert told_first(resumed) == [payload_of("main-2")]
+        assert session_of(resumed) == session_of(cleared)
+        made.api.asked(STARTUP, 1)
+        made.bridge.heard("intent.acknowledged")
+        assert made.ran() == ["c"]
 
 
 def agent(call: str, prompt: str) -> Block:
