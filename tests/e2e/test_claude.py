@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,9 @@ class World:
         for call in "abc":
             (home.workspace / f"{call}.txt").write_text(f"what {call} reads", encoding="utf-8")
 
-    def run(self, *, program: str = CLAUDE, **members: Any) -> str:
+    def run(self, *, program: str = CLAUDE, options: Sequence[str] = (), **members: Any) -> str:
         """Start the harness in the pane; its incarnation."""
-        argv = [program, "--allowedTools", "Bash", "Agent"]
+        argv = [program, *options, "--allowedTools", "Bash", "Agent"]
         about = {"cwd": str(self.home.workspace), "environment": self.home.environment, "prompt": "go on"}
         said = {"argv": argv, **about, "terminal": self.terminal, **members}
         return self.bridge.operate("PUT", f"panes/{PANE}/process", **said)["incarnation_id"]
@@ -210,6 +210,34 @@ def test_a_payload_as_long_as_any_may_be_reaches_the_model_as_it_was_saved() -> 
         assert made.api.asked("go on", 1).results == dict.fromkeys("abc", longest.encode())
         made.api.asked("go on", 2)
         assert (made.ran(), made.lives(), made.incarnations()) == (["d"], LIFE, [incarnation])
+
+
+ALLOWS = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}}
+SAYS_YES = {"hooks": [{"type": "command", "command": f"echo {shlex.quote(json.dumps(ALLOWS))}"}]}
+
+
+@pytest.mark.parametrize(
+    "place", ["home/.claude/settings.json", "ws/.claude/settings.json", "ws/.claude/settings.local.json"]
+)
+@pytest.mark.parametrize(
+    "settings",
+    [{"disableAllHooks": True}, {"hooks": {"PreToolUse": [SAYS_YES]}}, {"permissions": {"allow": ["Bash"]}}],
+    ids=["no hooks", "a hook that allows", "allowed"],
+)
+def test_settings_of_a_user_or_a_project_let_nothing_pass(place: str, settings: dict[str, Any]) -> None:
+    with world() as made:
+        file = made.home.folder / place
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(settings), encoding="utf-8")
+        asks = Turn.held(*touches("a", "b"))
+        made.api.play("go on", asks, touches("d"))
+        made.run(options=["--dangerously-skip-permissions"])
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        assert made.api.asked("go on", 1).results == dict.fromkeys("ab", payload_of("main-2"))
+        made.api.asked("go on", 2)
+        assert (made.ran(), made.lives()) == (["d"], LIFE)
 
 
 def told_first(received: Received) -> list[bytes]:
