@@ -306,6 +306,51 @@ def test_an_orphaned_hook_that_goes_on_when_its_process_is_dead_is_fenced() -> N
         assert made.ran() == ["d"]
 
 
+def test_an_orphaned_hook_that_asks_when_its_process_is_dead_is_refused_at_the_door() -> None:
+    with world() as made:
+        asks = Turn.held(*reads("a", "b", "c"))
+        made.api.play("go on", asks)
+        incarnation = made.run(restart="never")
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        pid = made.process()["pid"]
+        made.bridge.program.process.send_signal(signal.SIGSTOP)  # the hooks' questions are taken in only afterwards
+        asks.go.set()
+        hooks = made.bridge.eventually(lambda: [] if len(found := made.hooks(incarnation)) < 3 else found)
+        os.kill(pid, signal.SIGKILL)
+        made.bridge.eventually(lambda: not running(pid))
+        made.bridge.program.process.send_signal(signal.SIGCONT)
+        made.bridge.heard("incarnation.retired", incarnation_id=incarnation)
+        made.bridge.eventually(lambda: not any(map(running, hooks)))
+        assert made.lives() == ["detected"], "none of them bound it"
+        assert made.reconciliations.attempts == []
+
+
+def test_a_conversation_that_was_cut_off_at_its_start_is_begun_again_and_told() -> None:
+    with world() as made:
+        asks = Turn.held(*touches("a"))
+        made.api.play("go on", asks, Turn.held())
+        made.api.play(STARTUP, touches("d"))
+        incarnation = made.run(restart="never")
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        told = made.api.asked("go on", 1)
+        made.kill()
+        made.bridge.heard("incarnation.retired", incarnation_id=incarnation)
+        (transcript,) = made.home.transcripts.glob("*/*.jsonl")
+        lines = transcript.read_bytes().splitlines(keepends=True)
+        begun = next(place for place, line in enumerate(lines) if json.loads(line)["type"] == "user")
+        transcript.write_bytes(b"".join(lines[:begun]))  # what a kill some milliseconds after the start leaves
+        made.run_again()
+        first = made.api.asked(STARTUP, 0)
+        assert told_first(first) == [payload_of("main-2")]
+        assert session_of(first) != session_of(told)
+        made.api.asked(STARTUP, 1)
+        assert made.bridge.states() == ["acknowledged"]
+        made.bridge.eventually(lambda: made.process()["session_id"] == session_of(first))
+
+
 @EVERYWHERE
 def test_a_bridge_that_is_killed_while_hooks_wait_loses_nothing(terminal: str) -> None:
     with world(terminal) as made:
