@@ -17,16 +17,20 @@ BIN      := $(VENV)/bin
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/installed-%
-.PHONY: help demo test sweep model-check bench test-claude test-codex lint format typing clean
+.PHONY: help demo test sweep model-check bench test-dashboard test-claude test-codex lint format typing clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/installed-run ## show the runtime surviving crashes
 	$(BIN)/python $(DEMO) $(ARGS)
 
 test: $(VENV)/installed-test ## run the everyday tests (ARGS="-k name" to choose)
 	$(BIN)/pytest -q -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true $(ARGS)
+
+test-dashboard: $(VENV)/installed-test ## try the dashboard in a real Chromium (Debian: chromium, chromium-driver)
+	$(BIN)/pytest -q -m slow -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true \
+	    tests/bridge/test_dashboard_browser.py $(ARGS)
 
 sweep: $(VENV)/installed-test ## run the long sweeps (FENCEPOST_SWEEP_SECONDS bounds them all together)
 	$(BIN)/pytest -q -m slow $(ARGS)
@@ -46,7 +50,7 @@ CLAUDE         := $(CLAUDE_FOLDER)/node_modules/$(CLAUDE_PACKAGE)/claude
 
 test-claude: $(VENV)/installed-test $(CLAUDE) ## run the real Claude Code against the bridge, offline (needs npm once)
 	FENCEPOST_CLAUDE=$(abspath $(CLAUDE)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
-	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py $(ARGS)
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py tests/bridge/test_channel_real.py $(ARGS)
 
 $(CLAUDE):
 	@command -v npm >/dev/null || { echo "npm gets $(CLAUDE_PACKAGE), and there is no npm here." >&2; exit 1; }

@@ -34,6 +34,8 @@ from fencepost.supervisor.bridge.hook_settings import HookCommand
 HERE: Final = Path(__file__).resolve().parent
 FLAGS: Final = ["-I", "-S"]
 IDLE: Final = "import os\nwhile os.read(0, 65536): pass"
+PATIENT: Final = HookCommand(deadline_seconds=600)
+"""64 interpreters at once may take longer than a hook is given; then its own denial would be measured."""
 TRANSCRIPT_BYTES: Final = 1024 * 1024
 """A session of some hours; the adapter looks at the last quarter."""
 ASKED: Final = Aim(1_000, 2_300, "µs", at_most=True)
@@ -57,7 +59,7 @@ def processes(run: Run, there: Bridge, key: str) -> None:
     """(k) The hook program, as the generated settings start it, beside a process that does nothing."""
     times = run.sizes.hook_processes if there.panes == 1 else run.sizes.hook_processes_many
     idle = there.told(lambda pane: _process(pane, [sys.executable, *FLAGS, "-c", IDLE], times))
-    ours = there.told(lambda pane: _process(pane, shlex.split(HookCommand().line("claude-code", "PreToolUse")), times))
+    ours = there.told(lambda pane: _process(pane, shlex.split(PATIENT.line("claude-code", "PreToolUse")), times))
     side_by_side(run, there, key, "a process that does nothing", "a hook process", idle, ours)
 
 

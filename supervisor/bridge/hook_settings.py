@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Final
 
 from attrs import Attribute, field, frozen
 
-from fencepost.supervisor.bridge import hook
+from fencepost.supervisor.bridge import hook, hook_start
 from fencepost.supervisor.bridge.codex_home import (
     configuration,
     link_users_files,
@@ -54,7 +55,7 @@ class HookCommand:
 
     deadline_seconds: int = field(default=15)
     interpreter: str = field(default=sys.executable, validator=_plain)
-    program: str = field(default=str(Path(hook.__file__).resolve()), validator=_plain)
+    program: str = field(default=str(Path(hook_start.__file__).resolve()), validator=_plain)
 
     def __attrs_post_init__(self) -> None:
         """The hook program takes no less than a second and no more than ten minutes."""
@@ -117,6 +118,11 @@ def write_claude_settings(folder: Path, incarnation_id: str, command: HookComman
     """
     home = _private(folder / _name(incarnation_id))
     return _write(home / "settings.json", json.dumps(claude_settings(command), indent=1).encode() + b"\n")
+
+
+def write_claude_channel(folder: Path, incarnation_id: str, config: Mapping[str, object]) -> Path:
+    """Write what `claude --mcp-config FILE` is given, beside the settings of the incarnation; as they otherwise."""
+    return _write(_private(folder / _name(incarnation_id)) / "mcp.json", json.dumps(config).encode())
 
 
 def write_codex_home(

@@ -40,6 +40,7 @@ _PANE: Final = _shape(PaneHistory)
 
 _ARGV: Final = list_of(TEXT)
 _TERMINAL: Final[Schema] = {"enum": ["tmux", "none"]}
+_CHANNEL: Final[Schema] = {"enum": ["none", "tools", "events"]}
 _RESTART: Final[Schema] = {"enum": ["owed", "always", "never"]}
 
 OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
@@ -52,6 +53,7 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
         harness=ID,
         terminal=_TERMINAL,
         restart=_RESTART,
+        channel=_CHANNEL,
         prompt=TEXT,
         session_id=ID,
         replace={"type": "boolean"},
@@ -89,7 +91,7 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         attach=optional(_ARGV),
     ),
     "look_at_process": object_of(
-        "version pane argv cwd harness terminal restart session_id pid incarnation_id attach",
+        "version pane argv cwd harness terminal restart channel session_id pid incarnation_id attach",
         version=VERSION,
         pane=ID,
         argv=_ARGV,
@@ -97,6 +99,7 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         harness=ID,
         terminal=_TERMINAL,
         restart=_RESTART,
+        channel=_CHANNEL,
         session_id=optional(TEXT),
         pid=optional({"type": "integer"}),
         incarnation_id=optional(TEXT),

@@ -52,6 +52,7 @@ _NOT_NOW: Final = (StoreFault, MailboxClosed, MailboxFull, ActorCrashed, ActorQu
 
 async def operator_status(call: Call) -> Answered:
     """`GET operator/status`: the runtime, and every pane in a line; also when the store has failed."""
+    call.identity.confirm()
     runtime = await call.bridge.supervisor.status()
 
     def look() -> Fleet:
@@ -77,6 +78,7 @@ def _status(runtime: RuntimeStatus, found: Fleet | None, damage: tuple[str, ...]
 
 async def operator_pane(call: Call) -> Answered:
     """`GET operator/panes/{pane}`: what ran in a pane, and what was and is owed to it."""
+    call.identity.confirm()
     runtime, pane_id = await call.bridge.supervisor.status(), call.parameters["pane"]
 
     def look() -> PaneHistory:

@@ -12,7 +12,7 @@ from fencepost.supervisor import IncarnationView, Launch, LaunchBlocked, Supervi
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options
 from fencepost.supervisor.bridge.launching import PaneLauncher
-from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Terminal
+from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
 from fencepost.supervisor.bridge.starting import version_of
 
 __all__ = ["Occupied", "PaneProcesses"]
@@ -63,6 +63,8 @@ class PaneProcesses:
         if spec.harness not in HARNESSES or spec.harness not in self.adapters:
             raise ValueError(f"no adapter for harness {spec.harness!r:.100}; there are: {', '.join(self.adapters)}")
         check_options(spec.harness, spec.argv[1:])
+        if spec.channel is not Channel.NONE and spec.harness != "claude-code":
+            raise ValueError(f"the channel can be loaded into claude-code only, not into {spec.harness}")
         if spec.terminal is Terminal.NONE and spec.prompt is None:
             raise ValueError("a harness without a terminal needs a first prompt")
 

@@ -20,7 +20,7 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from fencepost.supervisor import InvalidIdentifier
 from fencepost.supervisor.bridge.seats import replace_private
 
-__all__ = ["PaneBook", "PaneSpec", "Restart", "Terminal"]
+__all__ = ["Channel", "PaneBook", "PaneSpec", "Restart", "Terminal"]
 
 _VERSION: Final = 1
 ARGUMENTS_MAX: Final = 1024
@@ -34,6 +34,16 @@ class Terminal(StrEnum):
     TMUX = "tmux"
     NONE = "none"
     """Without a terminal; what it prints goes to a file."""
+
+
+class Channel(StrEnum):
+    """Whether the pane's agent has the channel program (docs/channel.md)."""
+
+    NONE = "none"
+    TOOLS = "tools"
+    """It can send messages, and ask how far they got."""
+    EVENTS = "events"
+    """Messages to it are pushed into its harness as well."""
 
 
 class Restart(StrEnum):
@@ -96,6 +106,7 @@ class PaneSpec:
     harness: str = field(validator=lambda _instance, attribute, value: _id(attribute.name, value))
     terminal: Terminal = field(default=Terminal.TMUX, converter=Terminal)
     restart: Restart = field(default=Restart.OWED, converter=Restart)
+    channel: Channel = field(default=Channel.NONE, converter=Channel)
     prompt: str | None = field(default=None, repr=False)
     session_id: str | None = None
     version: str | None = None

@@ -11,7 +11,7 @@ from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFou
 from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.launchers.commands import harness_of
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
-from fencepost.supervisor.bridge.panes import PaneSpec, Restart, Terminal
+from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
 
 __all__ = ["HANDLERS"]
@@ -66,6 +66,7 @@ async def look_at_process(call: Call) -> Answered:
         "harness": spec.harness,
         "terminal": spec.terminal,
         "restart": spec.restart,
+        "channel": spec.channel,
         "session_id": spec.session_id,
         "pid": None if living is None else living.pid,
         "incarnation_id": None if living is None else living.incarnation_id,
@@ -113,6 +114,7 @@ def _spec(members: wire.Members) -> PaneSpec | None:
             harness=harness,
             terminal=Terminal(_text(members, "terminal") or Terminal.TMUX),
             restart=Restart(_text(members, "restart") or Restart.OWED),
+            channel=Channel(_text(members, "channel") or Channel.NONE),
             prompt=_text(members, "prompt"),
             session_id=_text(members, "session_id"),
         )

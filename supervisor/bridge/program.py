@@ -24,6 +24,7 @@ from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand
@@ -118,6 +119,7 @@ async def open_bridge(
             processes=processes,
             stopping=stopping or Stopping(),
             telemetry=telemetry or Observer(),
+            dashboard=Dashboard(store),
         )
         yield OpenBridge(bridge, partial(watcher.run, live))
 

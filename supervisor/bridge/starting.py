@@ -16,11 +16,17 @@ from attrs import frozen
 
 from fencepost.supervisor import Capabilities, Launch
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.channel import claude_options, mcp_config
 from fencepost.supervisor.bridge.codex_home import users_codex_home
-from fencepost.supervisor.bridge.hook_settings import HookCommand, write_claude_settings, write_codex_home
+from fencepost.supervisor.bridge.hook_settings import (
+    HookCommand,
+    write_claude_channel,
+    write_claude_settings,
+    write_codex_home,
+)
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of
 from fencepost.supervisor.bridge.launchers.held import Command, LaunchError
-from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Terminal
+from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
 
 __all__ = ["Starting", "version_of"]
 
@@ -59,7 +65,7 @@ class Starting:
         argv = command_of(
             launch,
             settings,
-            program=spec.argv,
+            program=(spec.argv[0], *self._channel(launch, spec), *spec.argv[1:]),
             prompt=prompt,
             session=_session(launch, spec),
             headless=spec.terminal is Terminal.NONE,
@@ -87,6 +93,14 @@ class Starting:
             users = project / users_codex_home(spec.environment)
             return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, users, project))
         return str(write_claude_settings(self.folder, launch.incarnation_id, self.hook))
+
+    def _channel(self, launch: Launch, spec: PaneSpec) -> list[str]:
+        """The options by which Claude Code loads the channel; no other harness takes one from its command line."""
+        if spec.channel is Channel.NONE or launch.harness != "claude-code":
+            return []
+        pushes = spec.channel is Channel.EVENTS
+        config = write_claude_channel(self.folder, launch.incarnation_id, mcp_config(pushes=pushes))
+        return claude_options(config, pushes=pushes)
 
     def _ways_in(self, pane_id: str) -> dict[str, str]:
         link, fleet = self.link_of(pane_id), self.fleet_url()

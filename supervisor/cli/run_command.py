@@ -59,6 +59,12 @@ Examples:
     default="owed",
     help="Start again when it ends by itself: if an intent is owed to its agent (default), always, or never.",
 )
+@click.option(
+    "--channel",
+    type=click.Choice(["none", "tools", "events"]),
+    default="none",
+    help="Give Claude Code the tools to send messages, or push messages to it as well (docs/channel.md).",
+)
 @click.option("--serve/--no-serve", default=True, help="Start a bridge in the background if none serves the folder.")
 @JSON
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
@@ -74,6 +80,7 @@ def run(
     detach: bool,
     replace: bool,
     restart: str,
+    channel: str,
     serve: bool,
     as_json: bool,
     program: tuple[str, ...],
@@ -100,6 +107,7 @@ def run(
             "environment": _environment(),
             "terminal": "tmux" if terminal else "none",
             "restart": restart,
+            "channel": channel,
             **{name: value for name, value in (("harness", harness), ("session_id", session)) if value is not None},
         }
     started = _started(where, pane, members, look_first=not program and not replace and prompt is None)

@@ -46,16 +46,17 @@ Examples:
 def status(url: str | None, folder: Path | None, as_json: bool) -> None:
     """Show how every pane stands, what it waits for, and what only a person can decide.
 
-    Reads the store named by URL, or that of the bridge's folder; of a folder, the bridge that serves there is also
-    asked who is quarantined.  A pane is in_sync, pending (something is owed to it), conflicted (a person must decide:
-    see resolve, rearm and discard) or faulted (a stored row of it is damaged, or an actor of it is quarantined: see
-    revive).
+    Reads the store named by URL, or bridge.db in the bridge's folder.  The bridge that serves from the folder is also
+    asked who is quarantined; with a URL, only if --folder names it.
+
+    A pane is in_sync, pending (something is owed to it), conflicted (a person must decide: see resolve, rearm and
+    discard) or faulted (a stored row of it is damaged, or an actor of it is quarantined: see revive).
 
     On a terminal a line a pane, then the totals; elsewhere tab-separated lines, an empty one between the two.  --json
-    prints one object: version, store, bridge (null where a URL was given), panes, totals and damage.
+    prints one object: version, store, bridge (null where only a URL was given), panes, totals and damage.
     """
-    store = store_named(url, folder)
-    bridge = None if url is not None else _ask(folder or default_folder())
+    store = store_named(url, folder if url is None else None)
+    bridge = None if url is not None and folder is None else _ask(folder or default_folder())
     with reading(store) as reader:
         found = fleet_within(reader, () if bridge is None else bridge.quarantined)
         totals = _totals(reader, found, bridge)
@@ -66,7 +67,10 @@ def status(url: str | None, folder: Path | None, as_json: bool) -> None:
     else:
         lines(_HEADS, map(_fields, found.panes))
         say("")
-        lines(("what", "count"), [*totals.items(), *(("damage", text) for text in found.damage)])
+        told = [("damage", text) for text in found.damage]
+        if bridge is not None:
+            told.append(("bridge", "serves" if bridge.serving else bridge.error or "none serves"))
+        lines(("what", "count"), [*totals.items(), *told])
 
 
 def _ask(folder: Path) -> _Bridge:

@@ -12,7 +12,7 @@ import os
 import pytest
 import trio
 from bridge.http_world import OURS, served, world
-from messages_api import messages_api
+from e2e.messages_api import messages_api, tool_use
 
 from fencepost.supervisor.bridge.channel import claude_options, mcp_config
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def uses(call, tool, **arguments):
-    return [{"type": "tool_use", "id": call, "name": f"mcp__fencepost__{tool}", "input": arguments}]
+    return [tool_use(call, f"mcp__fencepost__{tool}", **arguments)]
 
 
 async def run_claude(folder, api, where, *options) -> str:
@@ -45,7 +45,7 @@ async def run_claude(folder, api, where, *options) -> str:
         "FENCEPOST_SOCKET": where.local,
     }
     allowed = ["mcp__fencepost__send_message", "mcp__fencepost__delivery_status"]
-    command = [CLAUDE, "-p", "go", "--debug-file", str(log), *options, "--allowedTools", *allowed]
+    command = [CLAUDE, "-p", "talk", "--debug-file", str(log), *options, "--allowedTools", *allowed]
     with trio.fail_after(120):
         await trio.run_process(command, env=environment, cwd=folder, stdin=b"", capture_stdout=True)
     return log.read_text()
@@ -58,10 +58,12 @@ async def test_a_model_sends_a_message_and_asks_for_it(tmp_path, pushes):
         await there.supervisor.pane(OURS).launch("plain", "session-1")
         config = tmp_path / "mcp.json"
         config.write_text(json.dumps(mcp_config(pushes=pushes)))
-        with messages_api(*turns) as api:
+        with messages_api() as api:
+            api.play("talk", *turns)
             log = await run_claude(tmp_path, api, where, *claude_options(config, pushes=pushes), "--strict-mcp-config")
+            results = api.asked("talk", 2).results
         assert [turn.text for turn in there.dispatched.turns] == ["hello \N{SNOWMAN}"]
-        assert api.results()["a"].startswith('{"means":"Stored: the service has it')
-        asked = json.loads(api.results()["b"])
+        assert results["a"].startswith(b'{"means":"Stored: the service has it')
+        asked = json.loads(results["b"])
         assert (asked["message"], asked["events"]["state"]) == (None, "carried" if pushes else "not carried here")
         assert 'MCP server "fencepost": MCP server process exited cleanly' in log

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 
 import pytest
+import trio
 from attrs import evolve
 from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 
 from fencepost.supervisor import DeliveryMode, IntentState, SyncStatus
 from fencepost.supervisor.bridge.pane_processes import Occupied
-from fencepost.supervisor.bridge.panes import Restart, Terminal
+from fencepost.supervisor.bridge.panes import Channel, Restart, Terminal
 
 NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 WHERE = [Terminal.NONE, pytest.param(Terminal.TMUX, marks=NEEDS_TMUX)]
@@ -185,3 +187,21 @@ async def test_a_program_that_became_another_version_is_not_started_with_the_pro
         failed = await life.until(lambda event: "9.9.9 when pane" in str(event.data.get("reason")))
         assert failed.kind == "incarnation.retired"
         await life.kind("intent.exhausted")
+
+
+@pytest.mark.parametrize(
+    ("channel", "pushes"),
+    [(Channel.TOOLS, []), (Channel.EVENTS, ["--dangerously-load-development-channels", "server:fencepost"])],
+)
+async def test_an_agent_is_given_the_channel_it_was_started_with(place: World, channel, pushes):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go", channel=channel))
+        argv = (await place.next_run()).about["argv"]
+        at = argv.index("--mcp-config")
+        assert argv[at - len(pushes) : at] == pushes
+        (server,) = json.loads(await trio.Path(argv[at + 1]).read_text())["mcpServers"].values()
+        assert ("--tools-only" in server["args"]) == (not pushes)
+        assert argv[at + 2 :] == ["--model", "m"]
+        with pytest.raises(ValueError, match="claude-code only"):
+            await life.processes.run("right", evolve(place.spec(channel=channel), harness="codex", argv=("codex",)))
+        await life.processes.end("left")

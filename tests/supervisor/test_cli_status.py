@@ -162,6 +162,12 @@ def test_of_a_folder_it_says_that_no_bridge_serves(history: Path, tmp_path: Path
     shutil.copy(history, folder / "bridge.db")
     told = json.loads(run("status", "--folder", str(folder), "--json").stdout)
     assert (told["bridge"]["serving"], told["bridge"]["error"]) == (False, None)
+    _, totals = tables_of(run("status", "--folder", str(folder)).stdout)
+    assert totals["bridge"] == "none serves"
+    both = json.loads(run("status", f"sqlite:///{history}", "--folder", str(folder), "--json").stdout)
+    assert (both["store"], both["bridge"]["serving"]) == (f"sqlite:///{history}", False)
     folder.chmod(0o755)
     told = json.loads(run("status", "--folder", str(folder), "--json").stdout)
     assert "chmod 700" in told["bridge"]["error"]
+    _, totals = tables_of(run("status", "--folder", str(folder)).stdout)
+    assert "chmod 700" in totals["bridge"]
