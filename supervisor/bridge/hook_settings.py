@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
-CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse")
+CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "Stop")
 TIMEOUT_MARGIN_SECONDS: Final = int(hook.WRITING_SECONDS) + 10
 """How much later than the hook program's own deadline the harness gives it up; then the call would run."""
 

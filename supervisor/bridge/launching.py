@@ -10,13 +10,16 @@ served.  Both kinds of processes share one folder of notes, so any of them can b
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import trio
 from attrs import define, field
 
 from fencepost.supervisor import IncarnationView, Launch
+from fencepost.supervisor.bridge.hook_settings import remove_settings
 from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, TmuxLauncher
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
@@ -24,6 +27,8 @@ from fencepost.supervisor.bridge.processes import ProcessNote
 from fencepost.supervisor.bridge.seats import Seats
 
 __all__ = ["PaneLauncher", "output_path"]
+
+log: Final = logging.getLogger("fencepost.bridge")
 
 
 @define(eq=False)
@@ -98,8 +103,12 @@ class PaneLauncher:
             started(launch.pane_id, launch.incarnation_id)
 
     async def stop(self, incarnation: IncarnationView) -> None:
-        """See `HeldLauncher.stop`; when it returns, the pane is no member any more."""
+        """See `HeldLauncher.stop`; when it returns, its settings are gone and the pane is no member any more."""
         await self._child.stop(incarnation)
+        try:
+            await trio.to_thread.run_sync(remove_settings, self.folder / "incarnations", incarnation.incarnation_id)
+        except OSError as error:  # the process is gone, which is what counts
+            log.warning("settings of incarnation %r could not be removed: %s", incarnation.incarnation_id, error)
         self._dismiss(incarnation.pane_id)
 
     def _launcher_of(self, pane_id: str) -> HeldLauncher:

@@ -90,6 +90,8 @@ class Claude:
                         say(said=self.hook(event))
                     case {"exit": status}:
                         sys.exit(status)
+                    case other:
+                        raise ValueError(other)
 
 
 def install(folder: Path, version: str = VERSION) -> Path:

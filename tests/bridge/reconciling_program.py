@@ -48,6 +48,8 @@ def main(how: str, *more: str) -> int:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
             Path(more[0]).write_text(f"{os.getpid()} {child.pid}")
             time.sleep(600)
+        case _:
+            raise ValueError(how)
     return 0
 
 
