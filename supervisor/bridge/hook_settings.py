@@ -40,6 +40,8 @@ __all__ = [
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
 CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "Stop")
+WITHOUT_HOOKS: Final = ("CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SIMPLE")
+"""Variables of Claude Code that silently turn all hooks off, from its environment or a project's own settings."""
 TIMEOUT_MARGIN_SECONDS: Final = int(hook.WRITING_SECONDS) + 10
 """How much later than the hook program's own deadline the harness gives it up; then the call would run."""
 
@@ -87,7 +89,7 @@ def claude_settings(command: HookCommand) -> dict[str, object]:
     return {
         "hooks": {event: hooks(event) for event in CLAUDE_EVENTS},
         "disableAllHooks": False,  # a project's own settings cannot turn ours off
-        "env": {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
+        "env": {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", **dict.fromkeys(WITHOUT_HOOKS, "0")},
     }
 
 

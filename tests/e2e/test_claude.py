@@ -212,32 +212,52 @@ def test_a_payload_as_long_as_any_may_be_reaches_the_model_as_it_was_saved() -> 
         assert (made.ran(), made.lives(), made.incarnations()) == (["d"], LIFE, [incarnation])
 
 
+def blocked(made: World, **members: Any) -> bool:
+    """Whether a batch beside a pending intent is told in place of running."""
+    asks = Turn.held(*touches("a", "b"))
+    made.api.play("go on", asks, touches("d"))
+    made.run(**members)
+    made.api.asked("go on", 0)
+    made.bridge.detect(PANE, "main-1", "main-2")
+    asks.go.set()
+    told = made.api.asked("go on", 1).results
+    made.api.asked("go on", 2)
+    return (told, made.ran(), made.lives()) == (dict.fromkeys("ab", payload_of("main-2")), ["d"], LIFE)
+
+
+PLACES = ("home/.claude/settings.json", "ws/.claude/settings.json", "ws/.claude/settings.local.json")
+WITHOUT_HOOKS = ("CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SIMPLE")
 ALLOWS = {"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}}
 SAYS_YES = {"hooks": [{"type": "command", "command": f"echo {shlex.quote(json.dumps(ALLOWS))}"}]}
 
 
-@pytest.mark.parametrize(
-    "place", ["home/.claude/settings.json", "ws/.claude/settings.json", "ws/.claude/settings.local.json"]
-)
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(
     "settings",
-    [{"disableAllHooks": True}, {"hooks": {"PreToolUse": [SAYS_YES]}}, {"permissions": {"allow": ["Bash"]}}],
-    ids=["no hooks", "a hook that allows", "allowed"],
+    [
+        {"disableAllHooks": True},
+        {"hooks": {"PreToolUse": [SAYS_YES]}},
+        {"permissions": {"allow": ["Bash"]}},
+        {"env": dict.fromkeys(WITHOUT_HOOKS, "1")},
+    ],
+    ids=["no hooks", "a hook that allows", "allowed", "variables"],
 )
 def test_settings_of_a_user_or_a_project_let_nothing_pass(place: str, settings: dict[str, Any]) -> None:
     with world() as made:
         file = made.home.folder / place
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(settings), encoding="utf-8")
-        asks = Turn.held(*touches("a", "b"))
-        made.api.play("go on", asks, touches("d"))
-        made.run(options=["--dangerously-skip-permissions"])
-        made.api.asked("go on", 0)
-        made.bridge.detect(PANE, "main-1", "main-2")
-        asks.go.set()
-        assert made.api.asked("go on", 1).results == dict.fromkeys("ab", payload_of("main-2"))
-        made.api.asked("go on", 2)
-        assert (made.ran(), made.lives()) == (["d"], LIFE)
+        assert blocked(made, options=["--dangerously-skip-permissions"])
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("variable", WITHOUT_HOOKS)
+def test_no_variable_turns_the_hooks_off(terminal: str, variable: str) -> None:
+    with world(terminal) as made:
+        project = made.home.workspace / ".claude" / "settings.json"
+        project.parent.mkdir()
+        project.write_text(json.dumps({"env": {variable: "1"}}), encoding="utf-8")
+        assert blocked(made, environment={**made.home.environment, variable: "1"})
 
 
 def told_first(received: Received) -> list[bytes]:
