@@ -97,7 +97,6 @@ def test_a_change_shows_without_a_reload(served, browser):
 
 def test_whoever_moves_with_the_keyboard_stays_where_he_is(served, browser):
     wait(browser, lambda: is_live(browser))
-    served.there.bridge.dashboard.now()
     link = browser.find_element(By.CSS_SELECTOR, '#panes a[href="/dashboard/panes/worker-1"]')
     browser.execute_script("arguments[0].focus()", link)
     served.run(served.there.supervisor.pane("lead").detect, moved("main-9a2e", "main-ffff"))
