@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import uuid
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,8 @@ class Attempt:
     starting_op = None
 
     class intent:  # noqa: N801 - an attribute
-        intent_id, pane_id, kind = "intent-1", "left", "parent_advance"
+        intent_id = str(uuid.uuid4())  # it marks processes, and another run of these tests ends what has its mark
+        pane_id, kind = "left", "parent_advance"
         from_base, to_base, classification_op, triggers = "main-1", "main-2", "op-1", ("push-1",)
 
     async def plan(self, *ids: str) -> None:
@@ -128,7 +130,7 @@ async def test_what_an_earlier_life_left_running_is_gone_before_the_next_attempt
     left = await trio.lowlevel.open_process(
         [sys.executable, str(PROGRAM), "hang", str(told)],
         stdin=-1,
-        env={**os.environ, "FENCEPOST_INCARNATION": "reconcile:intent-1"},
+        env={**os.environ, "FENCEPOST_INCARNATION": f"reconcile:{Attempt.intent.intent_id}"},
         start_new_session=True,
     )
     await left.stdin.send_all(b'{"attempt": {}}\n')
