@@ -42,7 +42,7 @@ from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.auth import Denied, Identity, identify
 from fencepost.supervisor.bridge.dashboard.browser import Visitor, identify_browser
 from fencepost.supervisor.bridge.dashboard.live import Stream
-from fencepost.supervisor.bridge.dashboard.pages import PAGE_HANDLERS, Visit
+from fencepost.supervisor.bridge.dashboard.pages import Visit, serve_page
 from fencepost.supervisor.bridge.dashboard.routes import PAGES
 from fencepost.supervisor.bridge.handler_table import HANDLERS
 from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
@@ -217,9 +217,8 @@ class ListenerApp:
         if isinstance(identity, Visitor):
             form = await request.body(hold) if found.route.method == "POST" else b""
             board = self._bridge.dashboard
-            return await PAGE_HANDLERS[name](
-                Visit(self._bridge, board, identity, found.parameters, request.query, form)
-            )
+            visit = Visit(self._bridge, board, identity, found.parameters, request.query, form)
+            return await serve_page(name, visit)
         if found.route.method in {"POST", "PUT"}:
             body = await request.body(hold)
             try:

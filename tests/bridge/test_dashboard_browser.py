@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from bridge.dashboard_browser import ServedDashboard, chromium, needs_chromium, window
-from bridge.dashboard_world import BROKEN, TEXT, UNCERTAIN, make_broken, make_busy
-from bridges import moved
+from bridge.dashboard_world import BROKEN, QUEUED, TEXT, UNCERTAIN, make_broken, make_busy
+from bridge.test_dashboard_pages import make_hostile
+from bridges import Harness, moved
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fencepost.supervisor import Outbound
+from fencepost.supervisor import MechanismOutcome, Outbound
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -96,7 +97,6 @@ def test_a_change_shows_without_a_reload(served, browser):
 
 def test_whoever_moves_with_the_keyboard_stays_where_he_is(served, browser):
     wait(browser, lambda: is_live(browser))
-    served.there.bridge.dashboard.now()
     link = browser.find_element(By.CSS_SELECTOR, '#panes a[href="/dashboard/panes/worker-1"]')
     browser.execute_script("arguments[0].focus()", link)
     served.run(served.there.supervisor.pane("lead").detect, moved("main-9a2e", "main-ffff"))
@@ -142,20 +142,65 @@ def test_an_action_is_confirmed_and_done(served, browser):
     assert report.stop == "uncertain"  # and is never sent again: the mechanism has no word left to say
 
 
-@pytest.mark.parametrize("width", [320, 375, 768])
+WIDTHS = [320, 375, 768, 900, 1024]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_scrolls_sideways(served, browser, width):
-    window(browser, width, 740)
     intents = served.run(served.there.supervisor.pane("docs").intents)
     for path in (*PAGES, f"/dashboard/panes/docs/intents/{intents[0].intent_id}?show=payload"):
-        browser.get(f"{served.operator}{path}")
-        wide = browser.execute_script(
-            "return [document.documentElement.scrollWidth, ...[...document.querySelectorAll('main *')]"
-            ".map(one => Math.ceil(one.getBoundingClientRect().right + scrollX))].reduce((a, b) => Math.max(a, b))"
-        )
-        hidden = browser.execute_script("return getComputedStyle(document.body).overflowX")
-        assert (path, hidden) == (path, "visible")
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
-        assert wide <= width + 1, path
+        assert_fits(browser, f"{served.operator}{path}", width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_id_or_text_makes_a_page_scroll_sideways(tmp_path, browser, width):
+    with ServedDashboard(tmp_path, make_long) as served:
+        browser.get(served.login_url())
+        wait(browser, lambda: is_live(browser))
+        assert_fits(browser, f"{served.operator}/dashboard", width)
+        paths = {one.get_attribute("href") for one in browser.find_elements(By.CSS_SELECTOR, "main a")}
+        for path in paths:
+            assert_fits(browser, path, width)
+            if "/panes/" in path:
+                inner = [
+                    one.get_attribute("href") for one in browser.find_elements(By.CSS_SELECTOR, "main td a, main th a")
+                ]
+                for one in inner:
+                    assert_fits(browser, f"{one}?show=payload", width)
+
+
+async def make_long(there):
+    """Everything as long as it may be, without a place to break it."""
+    long = "m" * 256
+    await make_hostile(there)
+    pane = there.supervisor.pane(long)
+    await pane.launch(long, long)
+    harness = await Harness.start(pane)
+    await pane.detect(moved(long[:240], long[:239], ambiguous="w" * 5000))
+    there.mechanism.says = [MechanismOutcome("uncertain", long, long, long)]
+    await pane.deliver(Outbound(long * 20, "opencode", QUEUED))
+    await pane.retire(harness.incarnation_id, long)
+    await pane.mark_delivered(long, harness.incarnation_id, long, long)
+
+
+def assert_fits(browser, path, width):
+    window(browser, width, 740)
+    browser.get(path)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width, path
+    widest = browser.execute_script(WIDEST, width)
+    assert widest is None, path
+
+
+WIDEST = """
+function inside(one) {
+  for (; one; one = one.parentElement) if (getComputedStyle(one).overflowX === "auto") return true;
+}
+for (const one of document.querySelectorAll("main *")) {
+  if (one.closest("thead") || inside(one.parentElement)) continue;
+  if (one.getBoundingClientRect().right > arguments[0] + 1) return one.outerHTML.slice(0, 200);
+}
+return null;
+"""
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -206,8 +251,6 @@ def test_what_is_broken_is_told_and_can_be_revived(tmp_path, browser):
 
 
 def test_hostile_texts_run_nothing(tmp_path, browser):
-    from bridge.test_dashboard_pages import make_hostile
-
     with ServedDashboard(tmp_path, make_hostile) as served:
         browser.get(served.login_url())
         wait(browser, lambda: is_live(browser))

@@ -160,6 +160,15 @@ async def test_it_tells_that_the_store_failed_and_ends(there):
         assert reader.changes >= 1
 
 
+async def test_a_store_that_cannot_be_read_beside_the_runtime_ends_a_stream_and_no_bridge(there):
+    async with reading(there) as reader:
+        await until(lambda: reader.said)
+        there.path.rename(there.path.with_name("gone.db"))
+        await _change(there)
+        await until(reader.ended.is_set)
+        assert not there.bridge.stopping.asked.is_set()
+
+
 async def test_streams_are_few(there):
     board = there.bridge.dashboard
     with board.streams.one():

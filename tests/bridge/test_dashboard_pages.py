@@ -22,6 +22,7 @@ from bridge.dashboard_world import (
 from bridges import Harness, moved
 
 from fencepost.supervisor import MechanismOutcome, ModelTurn, Outbound, PlannedCall, SyncStatus
+from fencepost.supervisor.bridge.dashboard import views
 from fencepost.supervisor.bridge.dashboard.shown import SHOWN_MAX, shown
 from fencepost.supervisor.bridge.operator_api import ACTIONS
 
@@ -140,6 +141,18 @@ async def test_the_fleet_says_how_each_pane_stands_as_the_panes_do(busy):
     assert "worker-1 Message by opencode" in said
     assert "Written to the harness: waits for batch batch-7 to complete." in said
     assert "batch, 2 of 5 placed" in said
+
+
+async def test_a_large_fleet_is_cut_and_those_that_need_somebody_come_first(busy, monkeypatch):
+    _, browser = busy
+    monkeypatch.setattr(views, "PANES_MAX", 2)
+    monkeypatch.setattr(views, "TASKS_MAX", 1)
+    said = await seen(browser, "/dashboard")
+    assert "6 panes: 2 conflicted, 1 pending, 3 in sync." in said
+    assert re.findall(r"(\S+) (?:conflicted|pending|in sync) ", said.partition("Panes Pane")[2]) == ["docs", "reviewer"]
+    assert "4 more panes not shown" in said
+    assert "docs Intent #1 exhausted" in said
+    assert "2 more not shown." in said
 
 
 async def test_a_pane_tells_its_processes_intents_and_messages(busy):
@@ -293,7 +306,10 @@ async def test_a_store_that_cannot_be_read_is_503_and_a_page(busy):
     there.path.rename(there.path.with_name("gone.db"))
     answer = await browser.get("/dashboard")
     assert (answer.status_code, "cannot answer now" in answer.text) == (503, True)
-    assert (await browser.get("/dashboard/health")).status_code == 200
+    said = await seen(browser, "/dashboard/health")
+    assert "The store cannot be read beside the runtime." in said
+    assert "does not exist" in said
+    assert not there.bridge.stopping.asked.is_set()  # who looks into a store stops no bridge
 
 
 # -- texts of whoever --------------------------------------------------------------------------------------------------

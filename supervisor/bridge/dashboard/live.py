@@ -73,20 +73,28 @@ class Stream(Response):
             seq = await self._last_seq()
             await tell(_HELLO)  # the page was made before this, and looks again
             while self._lasts():
-                follower = self._supervisor.events(seq)
-                with trio.move_on_after(HEARTBEAT_SECONDS) as waiting:
-                    event = await anext(follower)
-                    if event.kind == "runtime.faulted":
-                        await anext(follower)  # raises the fault
-                if waiting.cancelled_caught:
+                if not await self._something_after(seq):
                     await tell(_ALIVE)
                     continue
                 await trio.sleep(PAUSE_SECONDS)
                 seq = await self._last_seq()
                 await tell(_CHANGED)
+        except FencepostError:
+            await tell(_CHANGED)  # the page finds out what it is
+
+    async def _something_after(self, seq: int) -> bool:
+        """Wait for an event; False if none came for a while.  Raises what the runtime's own reading raises."""
+        follower = self._supervisor.events(seq)
+        try:
+            with trio.move_on_after(HEARTBEAT_SECONDS):
+                event = await anext(follower)
+                if event.kind == "runtime.faulted":
+                    await anext(follower)  # raises the fault
+                return True
         except FencepostError as error:
             self._stopping.heard(error)
-            await tell(_CHANGED)
+            raise
+        return False
 
     async def _last_seq(self) -> int:
         return await self._board.look(self._supervisor, lambda reader: last_seq(reader.events))

@@ -27,7 +27,7 @@ from fencepost.supervisor.bridge.dashboard.shown import Shown, shown
 from fencepost.supervisor.bridge.handlers import Bridge, NotFound
 from fencepost.supervisor.bridge.seats import Seats
 
-__all__ = ["PAGE_HANDLERS", "Visit"]
+__all__ = ["PAGE_HANDLERS", "Visit", "serve_page"]
 
 
 @frozen
@@ -50,9 +50,24 @@ class Visit:
         return self.board.page(template, status, session=self.visitor.session, live=live, **context)
 
 
+class _Unreadable(Exception):  # noqa: N818 - ends a page early
+    """The store cannot be read beside the runtime, which tells of its own faults itself."""
+
+
+async def serve_page(name: str, visit: Visit) -> Response:
+    """The page of that name.  Raises what a request may end with; a store that cannot be read is a page."""
+    try:
+        return await PAGE_HANDLERS[name](visit)
+    except _Unreadable:
+        return visit.board.failure(503, "the store cannot be read")
+
+
 async def _look(visit: Visit, see: Callable[[StoreReader], Any]) -> Any:  # noqa: ANN401 - what `see` answers
     visit.visitor.confirm()
-    return await visit.board.look(visit.bridge.supervisor, see)
+    try:
+        return await visit.board.look(visit.bridge.supervisor, see)
+    except StoreFault as error:
+        raise _Unreadable(str(error)) from error
 
 
 async def _quarantined(visit: Visit) -> tuple[str, ...]:
@@ -199,17 +214,18 @@ async def letters(visit: Visit) -> Response:
 
 
 async def health(visit: Visit) -> Response:
-    """`GET dashboard/health`."""
+    """`GET dashboard/health`; answers also when the store has failed, or cannot be read."""
+    runtime, store, fault, unread = None, None, None, None
     try:
-        status, fault = await visit.bridge.supervisor.status(), None
-    except FencepostError as error:
-        status, fault = None, str(error)
-    fault = fault if status is None else status.fault
+        runtime = await visit.bridge.supervisor.status()
+        fault = runtime.fault
+    except FencepostError as error:  # it names its own fault, so this is one of reading
+        unread = str(error)
     try:
         store = await _look(visit, lambda reader: details.health(reader, visit.board.store_url))
-    except StoreFault as error:
-        store, fault = None, fault or str(error)
-    return visit.show("health.html", runtime=status, fault=fault, store=store)
+    except _Unreadable as error:
+        unread = str(error)
+    return visit.show("health.html", runtime=runtime, fault=fault, unread=unread, store=store)
 
 
 # -- deciding ----------------------------------------------------------------------------------------------------------

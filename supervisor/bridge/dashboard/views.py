@@ -6,6 +6,7 @@ what is wrong with it, and the rest of the page stands.  Histories are cut at th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -53,7 +54,8 @@ T = TypeVar("T")
 ROWS_MAX: Final = 50
 """How many rows of one history a page shows."""
 PANES_MAX: Final = 500
-"""How many panes the fleet's page shows."""
+"""How many panes the fleet's page shows: those first that need somebody."""
+TASKS_MAX: Final = 100
 _BLOCKED: Final = (IntentState.RECOVERY_REQUIRED.value, IntentState.TOPOLOGY_DIVERGED.value)
 _ACCEPTING_NS: Final = 60 * 1_000_000_000
 
@@ -108,25 +110,29 @@ class FleetView:
 
     panes: tuple[PaneLine, ...]
     left_out: int
+    """How many panes are not told, because there are too many."""
+    standings: Counter[Standing]
+    """How many of all panes stand how."""
     tasks: tuple[Task, ...]
+    more_tasks: int
     damage: tuple[str, ...]
-
-    def count(self, standing: Standing) -> int:
-        """How many panes stand so."""
-        return sum(one.standing is standing for one in self.panes)
+    """Damage that could not be told with a pane."""
 
 
 def fleet(reader: StoreReader, members: Iterable[str], quarantined: Collection[str], now: int) -> FleetView:
     """Every pane that is a member or has anything stored; `quarantined` are addresses."""
-    found = fleet_within(reader, quarantined, panes_max=PANES_MAX)
+    found = fleet_within(reader, quarantined)
     known = {line.pane_id for line in found.panes}
-    fresh = [pane_line(reader, one, quarantined) for one in members if one not in known][:PANES_MAX]
+    fresh = [pane_line(reader, one, quarantined) for one in members if one not in known]
     order = list(Standing)
     lines = sorted((*found.panes, *fresh), key=lambda line: (-order.index(line.standing), line.pane_id))
+    tasks = [task for line in lines for task in _tasks(reader, line, now)]
     return FleetView(
-        panes=tuple(lines),
-        left_out=found.left_out,
-        tasks=tuple(task for line in lines for task in _tasks(reader, line, now)),
+        panes=tuple(lines[:PANES_MAX]),
+        left_out=max(0, len(lines) - PANES_MAX),
+        standings=Counter(line.standing for line in lines),
+        tasks=tuple(tasks[:TASKS_MAX]),
+        more_tasks=max(0, len(tasks) - TASKS_MAX),
         damage=found.damage,
     )
 
