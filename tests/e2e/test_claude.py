@@ -150,6 +150,34 @@ def test_a_conversation_that_a_person_clears_before_it_acknowledged_is_told_anew
         assert made.ran() == ["c"]
 
 
+@NEEDS_TMUX
+def test_a_batch_that_a_person_breaks_off_while_files_move_is_told_by_a_restart() -> None:
+    with world("tmux") as made:
+        made.reconciliations.held = True
+        asks = Turn.held(*reads("a", "b", "c"))
+        made.api.play("go on", asks)
+        made.api.play("another thing", touches("d"))
+        made.api.play(STARTUP, touches("e"))
+        incarnation = made.run()
+        made.api.asked("go on", 0)
+        made.bridge.detect(PANE, "main-1", "main-2")
+        asks.go.set()
+        attempt = made.reconciliations.attempt(0)
+        made.bridge.eventually(lambda: len(made.hooks(incarnation)) == 3)
+        made.types("Escape")
+        made.bridge.eventually(lambda: not made.hooks(incarnation))
+        attempt.go()
+        made.bridge.heard("intent.materialized")
+        made.types("C-u")
+        made.types("another thing")
+        made.shows("another thing")
+        made.types("Enter")
+        assert told_first(made.api.asked(STARTUP, 0)) == [payload_of("main-2")]
+        made.api.asked(STARTUP, 1)
+        made.bridge.heard("intent.acknowledged")
+        assert made.ran() == ["e"]
+
+
 def agent(call: str, prompt: str) -> Block:
     return tool_use(call, "Agent", description="a part of it", prompt=prompt, subagent_type="general-purpose")
 
