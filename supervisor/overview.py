@@ -6,7 +6,7 @@ and is told here with that pane and hides no other.  What only a runtime knows (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -37,12 +37,13 @@ __all__ = [
     "Fleet",
     "IncarnationLine",
     "IntentLine",
+    "Kept",
     "Look",
     "PaneLine",
     "Standing",
     "fleet",
     "fleet_within",
-    "live_incarnations",
+    "incarnations_kept",
     "pane_line",
 ]
 
@@ -311,14 +312,25 @@ def _deliveries(look: Look, pane_id: str) -> list[DeliveryLine]:
     return found
 
 
-def live_incarnations(store_url: str) -> list[tuple[str, str]]:
-    """The live incarnations of all panes as (pane id, incarnation id), in no order.  Blocks.
+@frozen
+class Kept:
+    """The panes that have an incarnation, or are about to."""
+
+    live: Mapping[str, str]
+    """The live incarnation of each."""
+    replaced: frozenset[str]
+    """Where the runtime itself is about to start a successor."""
+
+
+def incarnations_kept(store_url: str) -> Kept:
+    """Which panes have a live incarnation, and which will be given one by the runtime.  Blocks.
 
     A damaged row is told like any other: it is its pane's matter.  None of a memory store, which has no second reader.
     Raises `StoreFault`.
     """
     if store_url.startswith("memory:"):
-        return []
+        return Kept({}, frozenset())
     with open_reader(store_url) as reader, reader.snapshot():
-        rows = [row for row in reader.raw("incarnations") if row["retired_at"] is None]
-    return [(str(row["pane_id"]), str(row["incarnation_id"])) for row in rows]
+        rows = list(reader.raw("incarnations"))
+    live = {str(row["pane_id"]): str(row["incarnation_id"]) for row in rows if row["retired_at"] is None}
+    return Kept(live, frozenset(str(row["pane_id"]) for row in rows if row["relaunch"]))

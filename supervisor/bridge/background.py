@@ -44,11 +44,11 @@ def is_served(folder: Path) -> bool:
 def ensure_served(folder: Path, options: Sequence[str] = ()) -> bool:
     """See that a bridge serves from `folder`; True if it was started here.  Blocks until it says where it listens.
 
-    The bridge outlives its starter; what it says goes to `bridge.log` in the folder.  Raises `BridgeNotStarted`.
+    The bridge outlives its starter; what it says goes to `bridge.log` in the folder.  Waits for one that is about to
+    end.  Raises `BridgeNotStarted`, and OSError for a folder that cannot be used.
     """
     folder = folder.absolute()
-    if is_served(folder):
-        _wait_for(folder / "endpoints.json", None, None)
+    if _another_listens(folder):
         return False
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     endpoints, log = folder / "endpoints.json", folder / "bridge.log"
@@ -66,19 +66,30 @@ def ensure_served(folder: Path, options: Sequence[str] = ()) -> bool:
     try:
         _wait_for(endpoints, before, bridge)
     except BridgeNotStarted as failed:
-        if bridge.returncode is not None and is_served(folder):  # somebody else was faster
-            _wait_for(endpoints, None, None)
+        if bridge.returncode is not None and _another_listens(folder):  # somebody else was faster
             return False
         raise BridgeNotStarted(f"{failed}: {_tail(log, begun)}") from None
     bridge.returncode = 0  # it is meant to outlive this handle, which would complain when it is dropped
     return True
 
 
-def _wait_for(endpoints: Path, before: tuple[int, int] | None, bridge: subprocess.Popen[bytes] | None) -> None:
+def _another_listens(folder: Path) -> bool:
+    """Whether a bridge serves already; waits until it says where, or has ended."""
+    deadline = time.monotonic() + START_SECONDS
+    while is_served(folder):
+        if _seen(folder / "endpoints.json") is not None:
+            return True
+        if time.monotonic() > deadline:
+            raise BridgeNotStarted(f"the bridge that has {folder} does not listen after {START_SECONDS:g} seconds")
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _wait_for(endpoints: Path, before: tuple[int, int] | None, bridge: subprocess.Popen[bytes]) -> None:
     """Return once the bridge has written where it listens, anew if it was written `before`."""
     deadline = time.monotonic() + START_SECONDS
     while (now := _seen(endpoints)) is None or now == before:
-        if bridge is not None and bridge.poll() is not None:
+        if bridge.poll() is not None:
             raise BridgeNotStarted(f"the bridge ended with status {bridge.returncode}")
         if time.monotonic() > deadline:
             raise BridgeNotStarted(f"the bridge does not listen after {START_SECONDS:g} seconds")

@@ -100,6 +100,7 @@ class _Life:
         """Open everything, serve, and close it again, in this order's reverse."""
         folder = private_folder(self.settings.folder.absolute())
         with _owned(folder):
+            (folder / "endpoints.json").unlink(missing_ok=True)  # a killed life's: somebody else may listen there now
             token, seats = operator_token(folder / "operator.token"), Seats(folder / "seats.json")
             store = self.settings.store or f"sqlite:///{folder / 'bridge.db'}"
             async with open_bridge(
@@ -121,10 +122,19 @@ class _Life:
         failure: Exception | None = None
 
         def started(where: Endpoints) -> None:
+            nonlocal failure
+            try:
+                where.write(endpoints)
+            except OSError as error:  # nobody would find it
+                failure = error
+                self.stopping.asked.set()
+                return
             self.where = where
             nursery.start_soon(opened.watch)  # a process it starts is told where the listeners are
-            where.write(endpoints)
-            self.say(f"operator {where.operator}\nfleet {where.fleet}\nlocal {where.local}")
+            try:
+                self.say(f"operator {where.operator}\nfleet {where.fleet}\nlocal {where.local}")
+            except OSError as error:  # whoever started it does not listen any more, or the disk of bridge.log is full
+                log.warning("it could not be said where the listeners are: %s", error)
 
         async with trio.open_nursery() as nursery:
             await nursery.start(_obey_signals, self.stopping)

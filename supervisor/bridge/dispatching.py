@@ -8,6 +8,7 @@ A turn ends in the words of a channel turn (contract D-8):
     an earlier message to the head is unresolved          failed, interrupted     (expired: this one was not sent)
     the head's acknowledgement did not come               failed, unconfirmed     (uncertain)
     the head wrote to itself                              failed, policy_refused  (rejected)
+    with its wrapping it is too large                     failed, validation_refused (rejected)
 
 The head has one message at a time before it, so turns take their turn.
 """
@@ -17,7 +18,16 @@ from __future__ import annotations
 import trio
 from attrs import define, field
 
-from fencepost.supervisor import AcceptedTurn, DeliveryReport, Outbound, Stage, Stop, Supervisor, TurnEnd
+from fencepost.supervisor import (
+    AcceptedTurn,
+    DeliveryReport,
+    Outbound,
+    PayloadTooLarge,
+    Stage,
+    Stop,
+    Supervisor,
+    TurnEnd,
+)
 
 __all__ = ["HeadDispatcher"]
 
@@ -40,7 +50,10 @@ class HeadDispatcher:
         assert self.supervisor is not None
         async with self._one_at_a_time:
             outbound = Outbound(text=turn.wrapped_text, via="head_seat", delivery_id=turn.run_id)
-            report = await self.supervisor.pane(self.head_pane).deliver(outbound)
+            try:
+                report = await self.supervisor.pane(self.head_pane).deliver(outbound)
+            except PayloadTooLarge:  # known before anything is sent; any other error leaves the turn uncertain
+                return TurnEnd("failed", "validation_refused")
         return _end_of(turn, report)
 
 

@@ -5,13 +5,16 @@
 
 So no hook of a process can come before the local listener knows the process, and none of a process that is gone is
 served.  Both kinds of processes share one folder of notes, so any of them can be stopped without knowing its kind.
+
+An opening runtime starts what it owes at once.  Those starts wait until the listeners are there (`open`): a process is
+told once, in its environment, where they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,10 +23,11 @@ from attrs import define, field
 
 from fencepost.supervisor import IncarnationView, Launch
 from fencepost.supervisor.bridge.hook_settings import remove_settings
-from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, TmuxLauncher
+from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, TmuxLauncher
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
-from fencepost.supervisor.bridge.processes import ProcessNote
+from fencepost.supervisor.bridge.peers import Process
+from fencepost.supervisor.bridge.processes import ProcessNote, StillRunning
 from fencepost.supervisor.bridge.seats import Seats
 
 __all__ = ["PaneLauncher", "output_path"]
@@ -49,7 +53,10 @@ class PaneLauncher:
     tmux_server: str = "fencepost"
     grace_seconds: float = 5.0
     _listeners: tuple[Callable[[str, str], None], ...] = field(default=(), init=False)
-    _started: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
+    _opened: trio.Event = field(factory=trio.Event, init=False)
+    _current: dict[str, str] = field(factory=dict[str, str], init=False)
+    """The incarnation whose process this life has started in a pane, or is starting."""
+    _locks: dict[str, trio.Lock] = field(factory=dict[str, trio.Lock], init=False)
     _child: ChildProcessLauncher = field(init=False)
     _tmux: TmuxLauncher = field(init=False)
 
@@ -78,44 +85,60 @@ class PaneLauncher:
         )
 
     def listen(self, *listeners: Callable[[str, str], None]) -> None:
-        """Tell these, from trio, the pane and the incarnation of each process that this life starts, or has started.
-
-        An opening runtime starts what it owes at once, before anybody can listen.
-        """
+        """Tell these, from trio, the pane and the incarnation of each process that this life starts."""
         self._listeners = listeners
-        for started in listeners:
-            for pane_id, incarnation_id in self._started:
-                started(pane_id, incarnation_id)
+
+    def open(self) -> None:
+        """The listeners are there: processes may be started."""
+        self._opened.set()
 
     # -- the Launcher --
 
     async def start(self, launch: Launch) -> None:
-        """See `HeldLauncher.start`; the pane is a member while its process runs."""
-        self.links[launch.pane_id] = self.seats.admit(launch.pane_id)
-        try:
-            await self._launcher_of(launch.pane_id).start(launch)
-        except BaseException:
-            self._dismiss(launch.pane_id)
-            raise
-        if not self._listeners:
-            self._started.append((launch.pane_id, launch.incarnation_id))
-        for started in self._listeners:
-            started(launch.pane_id, launch.incarnation_id)
+        """See `HeldLauncher.start`; the pane is a member while its process runs.  Waits for `open`.
+
+        `current` is this incarnation as soon as the start has begun.
+        """
+        await self._opened.wait()
+        pane_id = launch.pane_id
+        async with self._lock(pane_id):
+            self._current[pane_id] = launch.incarnation_id
+            try:
+                self.links[pane_id] = self.seats.admit(pane_id)
+                await self._launcher_of(pane_id).start(launch)
+            except BaseException:
+                self._dismiss(pane_id)
+                raise
+            for started in self._listeners:
+                started(pane_id, launch.incarnation_id)
 
     async def stop(self, incarnation: IncarnationView) -> None:
-        """See `HeldLauncher.stop`; when it returns, its settings are gone and the pane is no member any more."""
-        await self._child.stop(incarnation)
+        """See `HeldLauncher.stop`; when it returns, no process of the incarnation makes the pane a member any more.
+
+        Waits for a start in the same pane, which may be this incarnation's.
+        """
+        async with self._lock(incarnation.pane_id):
+            await self._child.stop(incarnation)
+            await self._remove_settings(incarnation.incarnation_id)
+            # Another's membership is not ended by a stop that comes late.
+            if self._current.get(incarnation.pane_id, incarnation.incarnation_id) == incarnation.incarnation_id:
+                self._dismiss(incarnation.pane_id)
+
+    async def _remove_settings(self, incarnation_id: str) -> None:
         try:
-            await trio.to_thread.run_sync(remove_settings, self.folder / "incarnations", incarnation.incarnation_id)
+            await trio.to_thread.run_sync(remove_settings, self.folder / "incarnations", incarnation_id)
         except OSError as error:  # the process is gone, which is what counts
-            log.warning("settings of incarnation %r could not be removed: %s", incarnation.incarnation_id, error)
-        self._dismiss(incarnation.pane_id)
+            log.warning("settings of incarnation %r could not be removed: %s", incarnation_id, ascii(str(error)))
 
     def _launcher_of(self, pane_id: str) -> HeldLauncher:
         spec = self.book.get(pane_id)
         return self._child if spec is not None and spec.terminal is Terminal.NONE else self._tmux
 
+    def _lock(self, pane_id: str) -> trio.Lock:
+        return self._locks.setdefault(pane_id, trio.Lock())
+
     def _dismiss(self, pane_id: str) -> None:
+        self._current.pop(pane_id, None)
         self.links.pop(pane_id, None)
         self.seats.dismiss(pane_id)
 
@@ -125,9 +148,41 @@ class PaneLauncher:
 
     # -- for whoever watches --
 
+    def current(self, pane_id: str) -> str | None:
+        """The incarnation whose process this life has started in the pane, or is starting now."""
+        return self._current.get(pane_id)
+
     async def processes(self) -> dict[str, ProcessNote]:
-        """The live process of each pane, also of those an earlier bridge started.  Raises `DamagedNote`."""
+        """The live process of each pane, also of those an earlier bridge started.
+
+        One whose note is damaged is not among them; it cannot be stopped either, so nothing is started beside it.
+        """
         return await trio.to_thread.run_sync(self._child.processes)
+
+    async def note_of(self, incarnation_id: str) -> ProcessNote | None:
+        """See `HeldLauncher.note_of`."""
+        return await trio.to_thread.run_sync(self._child.note_of, incarnation_id)
+
+    async def take_over(self, live: Mapping[str, str]) -> dict[str, ProcessNote]:
+        """Answer `processes`, after an earlier life of the bridge that may have lost what it had written.
+
+        `live` are the incarnations that the store holds live, by pane.  A process without a note is ended: nobody could
+        watch it.  One that is no member, since what is kept of the fleet was lost, is a member again: its link token is
+        gone, but the local listener knows it, and answers its hooks.
+        """
+        for pane_id, incarnation_id in live.items():
+            try:
+                if await self.note_of(incarnation_id) is None:
+                    await self.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
+            except (DamagedNote, StillRunning) as error:  # its pane's matter, told again by whoever starts there
+                log.warning("pane %r: %s", pane_id, ascii(str(error)))
+        living = await self.processes()
+        for note in living.values():
+            member = self.seats.by_process(Process(note.pid, note.start_time))
+            if member is None or member.pane_id != note.pane_id:
+                self.seats.admit(note.pane_id)
+                self.seats.occupy(note.pane_id, note.pid)
+        return living
 
     async def wait(self, incarnation_id: str) -> None:
         """Return when the incarnation's process is gone, whoever ended it; at once if there is none."""

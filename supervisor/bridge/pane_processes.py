@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Mapping
+from typing import Final
 
 import trio
 from attrs import define, evolve, field
 
-from fencepost.supervisor import IncarnationView, Launch, LaunchBlocked, Supervisor
+from fencepost.supervisor import Applied, IncarnationView, Launch, LaunchBlocked, Supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
-from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options
+from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
 from fencepost.supervisor.bridge.launching import PaneLauncher
-from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
+from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.starting import version_of
 
 __all__ = ["Occupied", "PaneProcesses"]
+
+log: Final = logging.getLogger("fencepost.bridge")
 
 
 class Occupied(Exception):  # noqa: N818 - what it is
@@ -24,18 +28,25 @@ class Occupied(Exception):  # noqa: N818 - what it is
 
 @define(eq=False)
 class PaneProcesses:
-    """The processes of one bridge's panes; runs on trio."""
+    """The processes of one bridge's panes; runs on trio.
+
+    What an operator and the watcher want of a pane is done one after another, each with what the one before left.
+    """
 
     supervisor: Supervisor
     launcher: PaneLauncher
     book: PaneBook
     adapters: Mapping[str, Adapter]
     _current: dict[str, str] = field(factory=dict[str, str], init=False)
-    """The incarnation whose process each pane has, as far as this life knows."""
+    """The incarnation whose process each pane has, or had last, as far as this life knows."""
+    _leaving: set[str] = field(factory=set[str], init=False)
+    """Panes whose book speaks of the next process already, so that the present one is not believed."""
+    _locks: dict[str, trio.Lock] = field(factory=dict[str, trio.Lock], init=False)
 
     def started(self, pane_id: str, incarnation_id: str) -> None:
         """The process of this incarnation is the pane's from now on."""
         self._current[pane_id] = incarnation_id
+        self._leaving.discard(pane_id)
 
     async def run(self, pane_id: str, spec: PaneSpec, *, replace: bool = False) -> Launch:
         """Start what `spec` says in the pane; from now on it is what runs there.  Durable on return, and started.
@@ -43,51 +54,90 @@ class PaneProcesses:
         A harness that lets a conversation be named gets a new one, unless `spec` names one.
 
         Raises `Occupied` where a process lives in the pane and may not be replaced; ValueError for a harness nobody
-        adapts, for options that a start adds itself, and for a start without a terminal that has nothing to say;
-        `LaunchError` if it could not be started, OSError, and `LaunchBlocked` where the pane may have no process.
+        adapts, for options that a start adds itself, for a prompt that cannot be given, and for a start without a
+        terminal that has nothing to say; `LaunchError` if it could not be started, OSError, `DamagedNote`, and
+        `LaunchBlocked` where the pane may have no process.
         """
         self._check(spec)
-        await self._check_free(pane_id, replace=replace)
-        if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
-            spec = evolve(spec, session_id=str(uuid.uuid4()))
-        version = await _version(spec)  # what cannot even tell its version is not kept
-        old = self.book.get(pane_id)
-        self.book.put(pane_id, evolve(spec, version=version))
-        try:
-            return await self._launch(pane_id, spec, version)
-        except LaunchBlocked:
-            self.book.replace(pane_id, old)  # the runtime changed nothing: what was there is what is to be started
-            raise
+        async with self._lock(pane_id):
+            await self._check_free(pane_id, replace=replace)
+            if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
+                spec = evolve(spec, session_id=str(uuid.uuid4()))
+            version = await _version(spec)  # what cannot even tell its version is not kept
+            old = self.book.get(pane_id)
+            self._leaving.add(pane_id)
+            try:
+                self.book.put(pane_id, evolve(spec, version=version, wanted=True))
+                return await self._launch(pane_id, spec, version)
+            except LaunchBlocked:
+                self.book.replace(pane_id, old)  # the runtime started nothing: what was there is what is to be started
+                raise
+            except Exception:
+                self.book.unwanted(pane_id)  # the operator is told that it does not run: so it must not, later
+                raise
+            finally:
+                self._leaving.discard(pane_id)
 
     def _check(self, spec: PaneSpec) -> None:
         if spec.harness not in HARNESSES or spec.harness not in self.adapters:
             raise ValueError(f"no adapter for harness {spec.harness!r:.100}; there are: {', '.join(self.adapters)}")
         check_options(spec.harness, spec.argv[1:])
+        check_prompt(spec.prompt)
+        if spec.session_id is not None and spec.session_id.startswith("-"):
+            raise ValueError("a session id that begins with '-' would be read as an option")
         if spec.channel is not Channel.NONE and spec.harness != "claude-code":
             raise ValueError(f"the channel can be loaded into claude-code only, not into {spec.harness}")
         if spec.terminal is Terminal.NONE and spec.prompt is None:
             raise ValueError("a harness without a terminal needs a first prompt")
+        if spec.terminal is Terminal.NONE and spec.restart is Restart.ALWAYS:
+            raise ValueError("a harness without a terminal has nothing to say when it is started again for ever")
 
     async def again(self, pane_id: str, prompt: str | None = None, *, replace: bool = False) -> Launch:
         """Start again what ran in the pane, in the conversation it had.  Raises as `run`, LookupError for nothing."""
-        await self._check_free(pane_id, replace=replace)
-        if prompt is not None:
-            self.book.give_prompt(pane_id, prompt)
-        return await self.launch(pane_id)
+        check_prompt(prompt)
+        async with self._lock(pane_id):
+            await self._check_free(pane_id, replace=replace)
+            old = self.book.get(pane_id)
+            if old is None:
+                raise LookupError(f"nothing was started in pane {pane_id!r} yet")
+            if prompt is not None:
+                self.book.give_prompt(pane_id, prompt)
+            try:
+                return await self._start(pane_id, old)
+            except Exception as error:  # the operator is told that nothing came of it: so nothing may, later
+                if prompt is not None and self.book.take_prompt(pane_id) is not None and old.prompt is not None:
+                    self.book.give_prompt(pane_id, old.prompt)
+                if not isinstance(error, LaunchBlocked):
+                    self.book.unwanted(pane_id)
+                raise
+
+    async def start_again(self, pane_id: str, ended: str | None) -> Launch | None:
+        """Start what the book says in a pane whose process has ended, that of the incarnation `ended`.
+
+        None, and nothing is started, where an operator was there meanwhile: the pane was ended, or has another process.
+        """
+        async with self._lock(pane_id):
+            spec = self.book.get(pane_id)
+            if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
+                return None
+            return await self._start(pane_id, spec)
 
     async def _check_free(self, pane_id: str, *, replace: bool) -> None:
+        incarnation_id = self._current.get(pane_id)
+        if incarnation_id is not None:
+            await self.launcher.note_of(incarnation_id)  # damage is told before anything is retired
         living = (await self.launcher.processes()).get(pane_id)
         if living is not None and not replace:
             raise Occupied(f"process {living.pid} lives in pane {pane_id}")
 
-    async def launch(self, pane_id: str) -> Launch:
-        """Start what the book says, whatever lives in the pane.  Raises as `again`."""
-        spec = self.book.get(pane_id)
-        if spec is None:
-            raise LookupError(f"nothing was started in pane {pane_id!r} yet")
+    async def _start(self, pane_id: str, spec: PaneSpec) -> Launch:
         version = await _version(spec)
         self.book.judged(pane_id, version)
-        return await self._launch(pane_id, spec, version)
+        try:
+            return await self._launch(pane_id, spec, version)
+        except LaunchBlocked:
+            self.book.unjudged(pane_id, spec)  # what the runtime starts later has the proofs of the incarnation before
+            raise
 
     async def _launch(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
         capabilities = self.adapters[spec.harness].capabilities(version)
@@ -96,15 +146,29 @@ class PaneProcesses:
     async def end(self, pane_id: str) -> bool:
         """Retire the pane's incarnation, then end its process for certain; False if it had none.
 
-        Nothing is started in its place.  What was owed to its agent stays owed.  Raises `StillRunning`.
+        Nothing is started in its place, neither now nor by a later life of the bridge.  What was owed to its agent
+        stays owed.  Raises `StillRunning`, `DamagedNote`, OSError.
         """
+        async with self._lock(pane_id):
+            self.book.unwanted(pane_id)
+            ended = False
+            while (incarnation_id := await self._present(pane_id)) is not None:
+                living = (await self.launcher.processes()).get(pane_id)
+                answer = await self.supervisor.pane(pane_id).retire(incarnation_id, "ended by the operator")
+                await self.launcher.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
+                ended |= living is not None or isinstance(answer, Applied)
+                if self._current.get(pane_id) == incarnation_id:
+                    del self._current[pane_id]
+            return ended
+
+    async def _present(self, pane_id: str) -> str | None:
+        """The incarnation that has, or had last, a process in the pane, also one whose note was lost."""
+        starting = self.launcher.current(pane_id)
         living = (await self.launcher.processes()).get(pane_id)
-        incarnation_id = self._current.get(pane_id) if living is None else living.incarnation_id
-        if incarnation_id is None:
-            return False
-        await self.supervisor.pane(pane_id).retire(incarnation_id, "ended by the operator")
-        await self.launcher.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
-        return living is not None
+        return starting or (None if living is None else living.incarnation_id) or self._current.get(pane_id)
+
+    def _lock(self, pane_id: str) -> trio.Lock:
+        return self._locks.setdefault(pane_id, trio.Lock())
 
     def heard(self, pane_id: str, incarnation_id: str, event: Mapping[str, object]) -> None:
         """A hook of the pane spoke: learn which conversation its process has now.
@@ -116,12 +180,17 @@ class PaneProcesses:
             event.get("hook_event_name") == "UserPromptSubmit"
             and not event.get("agent_id")
             and self._current.get(pane_id) == incarnation_id
+            and pane_id not in self._leaving
             and isinstance(session_id, str)
             and 1 <= len(session_id) <= 256
             and session_id.isascii()
             and session_id.isprintable()
+            and not session_id.startswith("-")  # no start could be given it
         ):
-            self.book.learn_session(pane_id, session_id)
+            try:
+                self.book.learn_session(pane_id, session_id)
+            except OSError:  # the prompt was judged, and its answer counts more
+                log.exception("pane %r: its conversation could not be written down", pane_id)
 
 
 async def _version(spec: PaneSpec) -> str:

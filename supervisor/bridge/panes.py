@@ -16,8 +16,10 @@ from threading import Lock
 from typing import Any, Final
 
 from attrs import Attribute, asdict, evolve, field, frozen
+from attrs.validators import instance_of, optional
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.launchers.commands import ARGUMENT_BYTES_MAX
 from fencepost.supervisor.bridge.seats import replace_private
 
 __all__ = ["Channel", "PaneBook", "PaneSpec", "Restart", "Terminal"]
@@ -56,13 +58,21 @@ class Restart(StrEnum):
 
 
 def _id(name: str, value: object) -> str:
+    """The value, as an id.  Raises `InvalidIdentifier`, a ValueError."""
     if isinstance(value, str) and 1 <= len(value) <= 256 and value.isascii() and value.isprintable():
         return value
     raise InvalidIdentifier(name, value)
 
 
 def _tuple(words: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(words, str):
+        raise TypeError("a text is no list of words")
     return tuple(words)
+
+
+def _optional_id(_instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None:
+        _id(attribute.name, value)
 
 
 def _words(_instance: object, attribute: Attribute[Any], value: tuple[str, ...]) -> None:
@@ -75,15 +85,19 @@ def _variables(_instance: object, attribute: Attribute[Any], value: Mapping[str,
     for name in value:
         if not name or "=" in name:
             raise ValueError(f"{attribute.name}: {name!r:.100} is no name of a variable")
-    _texts(attribute.name, (*value, *value.values()))
+    _texts(attribute.name, tuple(name + "=" + text for name, text in value.items()))
 
 
 def _texts(name: str, texts: tuple[str, ...]) -> None:
     if any("\0" in text for text in texts):
         raise ValueError(f"{name} must hold no NUL: nothing that is started can be given one")
-    size = sum(len(text.encode("utf-8", "surrogateescape")) for text in texts)
-    if size > TEXT_BYTES_MAX:
-        raise ValueError(f"{name} has {size} bytes, and at most {TEXT_BYTES_MAX} are kept")
+    sizes = [len(text.encode("utf-8", "surrogateescape")) for text in texts]
+    if max(sizes, default=0) > ARGUMENT_BYTES_MAX:
+        raise ValueError(
+            f"{name} has one of {max(sizes)} bytes, and nothing can be started with more than {ARGUMENT_BYTES_MAX}"
+        )
+    if sum(sizes) > TEXT_BYTES_MAX:
+        raise ValueError(f"{name} has {sum(sizes)} bytes, and at most {TEXT_BYTES_MAX} are kept")
 
 
 def _absolute(_instance: object, attribute: Attribute[Any], value: str) -> None:
@@ -97,7 +111,8 @@ class PaneSpec:
 
     `environment` is the process's whole environment but for what the bridge adds (docs/launchers.md).  `prompt` is a
     first input that was not given yet.  `session_id` is the harness's conversation, once it is known; `version` is the
-    one the program had when its proofs were last judged.
+    one the program had when its proofs were last judged.  `wanted`: it is to have a process, since it was started and
+    neither ended by the operator nor left as it was when it ended by itself.
     """
 
     argv: tuple[str, ...] = field(converter=_tuple, validator=_words)
@@ -107,15 +122,17 @@ class PaneSpec:
     terminal: Terminal = field(default=Terminal.TMUX, converter=Terminal)
     restart: Restart = field(default=Restart.OWED, converter=Restart)
     channel: Channel = field(default=Channel.NONE, converter=Channel)
-    prompt: str | None = field(default=None, repr=False)
-    session_id: str | None = None
-    version: str | None = None
+    prompt: str | None = field(default=None, repr=False, validator=optional(instance_of(str)))
+    session_id: str | None = field(default=None, validator=_optional_id)
+    version: str | None = field(default=None, validator=optional(instance_of(str)))
+    wanted: bool = field(default=False, validator=instance_of(bool))
 
 
 class PaneBook:
     """The specs, in a file or only in memory.  Its methods may be called from any thread and block for a small file.
 
-    Raises OSError if the file cannot be read and ValueError if it is damaged: what runs in a pane is not guessed.
+    Raises OSError if the file cannot be read and ValueError if it is damaged: what runs in a pane is not guessed.  A
+    change that cannot be written raises OSError and has not happened, here as little as in the file.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -133,6 +150,11 @@ class PaneBook:
         """What runs in the pane, or ran in it last."""
         return self._specs.get(pane_id)
 
+    def wants(self, pane_id: str) -> bool:
+        """Whether the pane is to have a process (`PaneSpec.wanted`)."""
+        spec = self._specs.get(pane_id)
+        return spec is not None and spec.wanted
+
     def specs(self) -> tuple[PaneSpec, ...]:
         """All of them."""
         return tuple(self._specs.values())
@@ -144,21 +166,27 @@ class PaneBook:
     def replace(self, pane_id: str, spec: PaneSpec | None) -> None:
         """Put back what was written down before; None: nothing was.  Durable on return."""
         with self._lock:
-            self._specs.pop(pane_id, None)
-            if spec is not None:
-                self._specs[pane_id] = spec
-            self._write()
+            others = {other: kept for other, kept in self._specs.items() if other != pane_id}
+            self._keep(others if spec is None else {**others, pane_id: spec})
 
     def judged(self, pane_id: str, version: str) -> None:
-        """The pane's incarnation is launched with what this version of the program proves.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, version=version))
+        """The pane is about to be started, with what this version of the program proves.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, version=version, wanted=True))
+
+    def unjudged(self, pane_id: str, before: PaneSpec) -> None:
+        """It was not launched after all: what was there `before` is what its proofs are of.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, version=before.version, wanted=before.wanted))
+
+    def unwanted(self, pane_id: str) -> None:
+        """The pane stays without a process until somebody starts it.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, wanted=False))
 
     def learn_session(self, pane_id: str, session_id: str) -> None:
         """A hook told which conversation the pane's process has.  Durable on return."""
         self._change(pane_id, lambda spec: evolve(spec, session_id=session_id))
 
-    def give_prompt(self, pane_id: str, prompt: str) -> None:
-        """The next start says this first.  Durable on return."""
+    def give_prompt(self, pane_id: str, prompt: str | None) -> None:
+        """The next start says this first; None: nothing.  Durable on return."""
         self._change(pane_id, lambda spec: evolve(spec, prompt=prompt))
 
     def take_prompt(self, pane_id: str) -> str | None:
@@ -178,14 +206,14 @@ class PaneBook:
             old = self._specs.get(pane_id)
             if old is None or (new := change(old)) == old:
                 return
-            self._specs[pane_id] = new
-            self._write()
+            self._keep({**self._specs, pane_id: new})
 
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        panes = {pane_id: asdict(spec) for pane_id, spec in self._specs.items()}
-        replace_private(self._path, json.dumps({"version": _VERSION, "panes": panes}))
+    def _keep(self, specs: dict[str, PaneSpec]) -> None:
+        """Write first, believe then: what is not on the disk would be another program after a restart."""
+        if self._path is not None:
+            panes = {pane_id: asdict(spec) for pane_id, spec in specs.items()}
+            replace_private(self._path, json.dumps({"version": _VERSION, "panes": panes}))
+        self._specs = specs
 
 
 def _read(path: Path) -> dict[str, PaneSpec]:
@@ -194,5 +222,5 @@ def _read(path: Path) -> dict[str, PaneSpec]:
         if whole["version"] != _VERSION:
             raise ValueError(f"version {whole['version']!r}")
         return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r:.300}; move it away, and start the panes again") from error

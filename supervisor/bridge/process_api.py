@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final
 
 from fencepost.supervisor import InvalidIdentifier, LaunchBlocked
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFound
-from fencepost.supervisor.bridge.launchers import LaunchError
+from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launchers.commands import harness_of
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
@@ -16,7 +17,9 @@ from fencepost.supervisor.bridge.processes import StillRunning
 
 __all__ = ["HANDLERS"]
 
-_NOT_STARTED: Final = (Occupied, LaunchError, StillRunning, OSError, ValueError)
+log: Final = logging.getLogger("fencepost.bridge")
+
+_NOT_STARTED: Final = (Occupied, LaunchError, StillRunning, DamagedNote, OSError, ValueError)
 
 
 async def run_process(call: Call) -> Answered:
@@ -39,14 +42,14 @@ async def run_process(call: Call) -> Answered:
         raise NotFound(str(error)) from None
     except _NOT_STARTED as error:
         return 409, {"version": wire.VERSION, "error": str(error)}
-    attach = await processes.launcher.attach_to(pane_id)
+    attach = await _attach(processes, pane_id)
     return 200, {
         "version": wire.VERSION,
         "pane": pane_id,
         "incarnation_id": launch.incarnation_id,
         "epoch": launch.epoch,
         "startup_delivery_id": None if launch.startup is None else launch.startup.startup_delivery_id,
-        "attach": None if attach is None else list(attach),
+        "attach": attach,
     }
 
 
@@ -57,7 +60,7 @@ async def look_at_process(call: Call) -> Answered:
     if spec is None:
         raise NotFound("nothing was started in this pane yet")
     living = (await processes.launcher.processes()).get(pane_id)
-    attach = await processes.launcher.attach_to(pane_id)
+    attach = await _attach(processes, pane_id)
     return 200, {
         "version": wire.VERSION,
         "pane": pane_id,
@@ -70,7 +73,7 @@ async def look_at_process(call: Call) -> Answered:
         "session_id": spec.session_id,
         "pid": None if living is None else living.pid,
         "incarnation_id": None if living is None else living.incarnation_id,
-        "attach": None if attach is None else list(attach),
+        "attach": attach,
     }
 
 
@@ -80,9 +83,19 @@ async def end_process(call: Call) -> Answered:
     call.identity.confirm()
     try:
         ended = await processes.end(pane_id)
-    except StillRunning as error:
+    except (StillRunning, DamagedNote, OSError) as error:
         return 409, {"version": wire.VERSION, "error": str(error)}
     return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}
+
+
+async def _attach(processes: PaneProcesses, pane_id: str) -> list[str] | None:
+    """How a person looks at the pane; None also where tmux cannot tell, which says nothing about the process."""
+    try:
+        attach = await processes.launcher.attach_to(pane_id)
+    except TmuxError as error:
+        log.warning("pane %r: %s", pane_id, ascii(str(error)))
+        return None
+    return None if attach is None else list(attach)
 
 
 def _processes(call: Call) -> PaneProcesses:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +36,7 @@ from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.starting import Starting
 from fencepost.supervisor.bridge.telemetry.observer import Observer
 from fencepost.supervisor.bridge.watching import Watcher
-from fencepost.supervisor.overview import live_incarnations
+from fencepost.supervisor.overview import incarnations_kept
 
 __all__ = ["Harnesses", "OpenBridge", "absolute_store", "open_bridge"]
 
@@ -65,7 +64,10 @@ class Harnesses:
 
 @frozen
 class OpenBridge:
-    """What is open: the bridge, for the listeners, and its watch over the processes, to be run beside them."""
+    """What is open: the bridge, for the listeners, and its watch over the processes, to be run once they are there.
+
+    No process is started before.
+    """
 
     bridge: Bridge
     watch: Callable[[], Awaitable[None]]
@@ -105,11 +107,20 @@ async def open_bridge(
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters)
-        watcher = Watcher(supervisor, launcher, book, processes.launch)
+        watcher = Watcher(supervisor, launcher, book, processes.start_again)
         launcher.listen(processes.started, watcher.watch)
-        for note in (await launcher.processes()).values():
-            processes.started(note.pane_id, note.incarnation_id)
-        live = await trio.to_thread.run_sync(live_incarnations, store)
+        kept = await trio.to_thread.run_sync(incarnations_kept, store)
+        living = await launcher.take_over(kept.live)
+        for pane_id, incarnation_id in kept.live.items():
+            if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
+                processes.started(pane_id, incarnation_id)
+                watcher.watch(pane_id, incarnation_id)
+        left = [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
+
+        async def watch() -> None:
+            launcher.open()
+            await watcher.run(left)
+
         bridge = Bridge(
             supervisor,
             seats,
@@ -121,7 +132,7 @@ async def open_bridge(
             telemetry=telemetry or Observer(),
             dashboard=Dashboard(store),
         )
-        yield OpenBridge(bridge, partial(watcher.run, live))
+        yield OpenBridge(bridge, watch)
 
 
 def _adapters(folder: Path, book: PaneBook) -> tuple[Adapter, ...]:

@@ -53,6 +53,7 @@ T = TypeVar("T")
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A payload has 1 MiB at most, and JSON can spell a character of one byte with six."""
+_PART_BYTES: Final = 65_536
 _STDERR_BYTES_MAX: Final = 4096
 _GRACE_SECONDS: Final = 2.0
 
@@ -116,7 +117,7 @@ class CommandReconciler:
             start_new_session=True,
         )
         assert process.stdin is not None
-        assert process.stdout is not None
+        assert isinstance(process.stdout, trio.lowlevel.FdStream)
         assert process.stderr is not None
         said = bytearray()
         answer: Reconciled | NeedsRecovery | Diverged | None = None
@@ -126,23 +127,16 @@ class CommandReconciler:
             try:
                 talk = _Talk(attempt, process.stdin, process.stdout)
                 answer = await talk.until_answered()
-                status = await process.wait()
-                if status != 0:
-                    failure = NoAnswer(f"it answered, and then ended with status {status}")
-            except (NoAnswer, trio.BrokenResourceError) as error:
+                await talk.until_ended(process)
+            except Exception as error:  # noqa: BLE001 - raised outside the nursery, which would wrap it in a group
                 failure = error
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-            except BaseException:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                with trio.CancelScope(shield=True):
-                    await process.wait()
-                raise
+            finally:
+                await _killed(process)
             nursery.cancel_scope.cancel()
         if failure is not None or answer is None:
-            raise NoAnswer(f"{self.argv[0]!r}: {failure}; on stderr: {bytes(said).decode(errors='replace')!a}")
+            # Escaped: what it wrote may be in either.
+            ended, last = str(failure).encode("unicode_escape").decode(), bytes(said).decode(errors="replace")
+            raise NoAnswer(f"{self.argv[0]!r}: {ended}; on stderr: {last!a}") from failure
         return answer
 
 
@@ -150,6 +144,15 @@ async def _gone(mark: str) -> None:
     """Return when nothing of an attempt runs any more, be it of an earlier life of the bridge."""
     stop = partial(stop_processes, mark, None, grace_seconds=_GRACE_SECONDS, remember=lambda _found: None)
     await trio.to_thread.run_sync(stop)
+
+
+async def _killed(process: trio.Process) -> None:
+    """Return when the program has ended, with its process group if it had to be made to; also when cancelled."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with trio.CancelScope(shield=True):
+            await process.wait()
 
 
 async def _keep_the_end(stream: trio.abc.ReceiveStream, kept: bytearray) -> None:
@@ -162,7 +165,7 @@ async def _keep_the_end(stream: trio.abc.ReceiveStream, kept: bytearray) -> None
 class _Talk:
     """The lines of one attempt."""
 
-    def __init__(self, attempt: AttemptView, stdin: trio.abc.SendStream, stdout: trio.abc.ReceiveStream) -> None:
+    def __init__(self, attempt: AttemptView, stdin: trio.abc.SendStream, stdout: trio.lowlevel.FdStream) -> None:
         self._attempt = attempt
         self._stdin = stdin
         self._stdout = stdout
@@ -184,14 +187,37 @@ class _Talk:
                 case other:
                     raise NoAnswer(f"no such line is known: {other!r:.200}")
 
+    async def until_ended(self, process: trio.Process) -> None:
+        """Return when the program has ended as it must.  One that says more after its answer has given none."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._hear_the_rest)
+            status = await process.wait()
+            nursery.cancel_scope.cancel()
+        # What it wrote last may not have been read yet.  What it left running may go on writing, so there is no end.
+        with suppress(BlockingIOError):
+            self._read += os.read(self._stdout.fileno(), _PART_BYTES)
+        if status != 0:
+            raise NoAnswer(f"it answered, and then ended with status {status}")
+        if self._read.strip():
+            raise NoAnswer(f"it wrote more after its answer: {bytes(self._read[:200])!r}")
+
+    async def _hear_the_rest(self) -> None:
+        with suppress(trio.BrokenResourceError):
+            async for part in self._stdout:
+                if len(self._read) <= _PART_BYTES:
+                    self._read += part
+
     async def _say(self, members: Mapping[str, object]) -> None:
-        await self._stdin.send_all(json.dumps(members).encode() + b"\n")
+        try:
+            await self._stdin.send_all(json.dumps(members).encode() + b"\n")
+        except trio.BrokenResourceError:
+            raise NoAnswer("it does not read what it is told") from None
 
     async def _line(self) -> object:
         while (end := self._read.find(b"\n")) < 0:
             if len(self._read) > LINE_BYTES_MAX:
                 raise NoAnswer(f"it wrote a line of more than {LINE_BYTES_MAX} bytes")
-            part = await self._stdout.receive_some(65_536)
+            part = await self._stdout.receive_some(_PART_BYTES)
             if not part:
                 raise NoAnswer("it ended without an answer")
             self._read += part
@@ -231,8 +257,10 @@ def _reconciled(
     covers: Sequence[str] = (),
     discovered: Sequence[Mapping[str, Any]] = (),
 ) -> Reconciled:
-    if not isinstance(payload, str):
-        raise TypeError("payload must be text")
+    if not isinstance(payload, str) or not payload:
+        raise TypeError("payload must be text, and some: it is what the agent is told")
+    if isinstance(covers, str):
+        raise TypeError("covers must be a list")  # and a text is a sequence, of its letters
     moved = tuple(BaseTransition(**one) for one in discovered)
     where = Anchor(**anchor)
     return Reconciled(result_op, workspace_commit, payload.encode(), where, covers=tuple(covers), discovered=moved)

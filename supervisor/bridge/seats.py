@@ -153,7 +153,7 @@ def _read(path: Path) -> dict[str, Member]:
         members = [
             Member(str(one["pane_id"]), str(one["link_sha256"]), _process(one["process"])) for one in whole["seats"]
         ]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}; move it away, and admit the panes again") from error
     return {one.pane_id: one for one in members}
 

@@ -7,9 +7,14 @@ each start may have something else to say first.
 from __future__ import annotations
 
 import json
+import os
 import re
+import select
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -27,12 +32,14 @@ from fencepost.supervisor.bridge.hook_settings import (
     write_codex_home,
 )
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of
-from fencepost.supervisor.bridge.launchers.held import Command, LaunchError
+from fencepost.supervisor.bridge.launchers.held import Command, LaunchError, of_no_pane
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
 
 __all__ = ["Starting", "version_of"]
 
 _VERSION_SECONDS: Final = 20.0
+_LOOK_SECONDS: Final = 0.05
+_SAID_BYTES_MAX: Final = 1024
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+[0-9A-Za-z.+-]*")
 _STANDS_STILL: Final = {"claude-code": {"DISABLE_AUTOUPDATER": "1"}}
 """What keeps a harness at the version whose proofs its incarnation was launched with."""
@@ -73,7 +80,7 @@ class Starting:
             headless=spec.terminal is Terminal.NONE,
         )
         environment = {
-            **spec.environment,
+            **of_no_pane(spec.environment),  # another pane's token would let it speak as that one
             **_STANDS_STILL.get(launch.harness, {}),
             **environment_of(launch, settings),
             **self._ways_in(launch.pane_id),
@@ -150,22 +157,58 @@ def version_of(spec: PaneSpec) -> str:
 
     Raises `LaunchError` where it cannot be asked; the pane is then not started either.
     """
-    asked = [spec.argv[0], "--version"]
     try:
-        done = subprocess.run(  # noqa: S603 - the program the user named, and no shell
-            asked,
-            env=dict(spec.environment),
+        asked = subprocess.Popen(  # noqa: S603 - the program the user named, and no shell
+            [spec.argv[0], "--version"],
+            env=of_no_pane(spec.environment),
             cwd=spec.cwd,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_VERSION_SECONDS,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except OSError as error:
         raise LaunchError(f"{spec.argv[0]!r:.200} could not be asked for its version: {error}") from error
-    said = done.stdout[:1024].decode(errors="replace")
+    try:
+        said = _first_words(asked).decode(errors="replace")
+    except TimeoutError as error:
+        raise LaunchError(f"{spec.argv[0]!r:.200} could not be asked for its version: {error}") from error
+    finally:
+        _give_up(asked)
     found = _VERSION.search(said)
-    if done.returncode != 0 or found is None:
-        raise LaunchError(f"{spec.argv[0]!r:.200} --version said {said!r:.200}, with status {done.returncode}")
+    if asked.returncode != 0 or found is None:
+        raise LaunchError(f"{spec.argv[0]!r:.200} --version said {said!r:.200}, with status {asked.returncode}")
     return found[0]
+
+
+def _first_words(asked: subprocess.Popen[bytes]) -> bytes:
+    """What a program has said first, once it has ended; what it leaves running may have its stdout.
+
+    Raises TimeoutError.
+    """
+    assert asked.stdout is not None
+    descriptor, said, deadline = asked.stdout.fileno(), b"", time.monotonic() + _VERSION_SECONDS
+    poll = select.poll()  # select knows no descriptor above 1023, and a bridge may have many
+    poll.register(descriptor, select.POLLIN)
+    while True:
+        has_ended = asked.poll() is not None  # asked first: whatever it said is in the pipe then
+        if poll.poll(0 if has_ended else 1000 * _LOOK_SECONDS):
+            part = os.read(descriptor, 65_536)
+            said = (said + part)[:_SAID_BYTES_MAX]
+            if not part:  # and it may still run
+                with suppress(subprocess.TimeoutExpired):
+                    asked.wait(_LOOK_SECONDS)
+        if has_ended:
+            return said
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"it has not ended after {_VERSION_SECONDS:g} seconds")
+
+
+def _give_up(asked: subprocess.Popen[bytes]) -> None:
+    """Have nothing of it left: no process that has not ended by itself, and no pipe."""
+    if asked.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(asked.pid, signal.SIGKILL)
+        asked.wait()
+    if asked.stdout is not None:
+        asked.stdout.close()

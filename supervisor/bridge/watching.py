@@ -7,20 +7,23 @@
               owed: an intent is owed to the agent ─▶ launch        always ─▶ launch, after a pause
               neither, or never ─▶ the pane stays without a process
 
-What ended while no bridge ran is noticed when one starts.  A process that the runtime itself is replacing is retired
-before it is stopped, so its end means nothing here.
+What ended while no bridge ran is noticed when one starts, and so is what a bridge that ended itself had not come to:
+a pane is wanted until it is decided that it stays without a process (`PaneSpec.wanted`).  A process that the runtime
+itself is replacing is retired before it is stopped, so its end means nothing here.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 import trio
 from attrs import define, field
 
 from fencepost.supervisor import (
+    ActorCrashed,
     Applied,
     DeliveryMode,
     FencepostError,
@@ -32,6 +35,8 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.panes import PaneBook, Restart
 
 __all__ = ["Launching", "Watcher"]
+
+T = TypeVar("T")
 
 log: Final = logging.getLogger("fencepost.bridge")
 
@@ -59,8 +64,8 @@ class Watcher:
     supervisor: Supervisor
     launcher: Launching
     book: PaneBook
-    launch: Callable[[str], Awaitable[object]]
-    """Launches in a pane what its book says."""
+    start_again: Callable[[str, str | None], Awaitable[object]]
+    """Starts in a pane what its book says, unless the pane was ended, or given another process than this one's."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _early: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
     _pauses: dict[str, float] = field(factory=dict[str, float], init=False)
@@ -72,21 +77,33 @@ class Watcher:
         else:
             self._nursery.start_soon(self._watch, pane_id, incarnation_id)
 
-    async def run(self, live: Iterable[tuple[str, str]]) -> None:
-        """Watch `live`, the incarnations the store held live at its opening, and whatever is started later."""
+    async def run(self, left: Iterable[str] = ()) -> None:
+        """Watch what `watch` was told of, now and later.
+
+        `left`: wanted panes without a process, which an earlier life has left so.
+        """
         async with trio.open_nursery() as self._nursery:
-            for pane_id, incarnation_id in {*live, *self._early}:
-                if self.book.get(pane_id) is not None:  # of others we know neither a process nor how to start one
-                    self.watch(pane_id, incarnation_id)
+            for pane_id, incarnation_id in set(self._early):
+                self.watch(pane_id, incarnation_id)
+            for pane_id in left:
+                self._nursery.start_soon(self._guarded, pane_id, partial(self._go_on, pane_id, None))
             await trio.sleep_forever()
 
     async def _watch(self, pane_id: str, incarnation_id: str) -> None:
         begun = trio.current_time()
         try:
             await self.launcher.wait(incarnation_id)
-            if trio.current_time() - begun >= _SETTLED_SECONDS:
-                self._pauses.pop(pane_id, None)
-            await self._ended(pane_id, incarnation_id)
+        except Exception:
+            log.exception("pane %r: the process of incarnation %r cannot be watched", pane_id, incarnation_id)
+            return
+        if trio.current_time() - begun >= _SETTLED_SECONDS:
+            self._pauses.pop(pane_id, None)
+        await self._guarded(pane_id, partial(self._ended, pane_id, incarnation_id))
+
+    async def _guarded(self, pane_id: str, work: Callable[[], Awaitable[None]]) -> None:
+        """One pane's trouble is not the others'."""
+        try:
+            await work()
         except LaunchBlocked as blocked:
             log.info("pane %r is not started again: %s", pane_id, ascii(str(blocked)))
         except StoreFault:
@@ -97,23 +114,32 @@ class Watcher:
     async def _ended(self, pane_id: str, incarnation_id: str) -> None:
         pane = self.supervisor.pane(pane_id)
         replaced = await self._replaces_itself(pane_id, incarnation_id)
-        answer = await pane.launch_failed(incarnation_id, "the process ended")
+        answer = await _asked(lambda: pane.launch_failed(incarnation_id, "the process ended"))
         if not isinstance(answer, Applied):
             return  # the runtime ended it, or the host
         log.info("pane %r: the process of incarnation %r ended", pane_id, incarnation_id)
-        spec = self.book.get(pane_id)
-        if not replaced and spec is not None and await self._wants_another(pane_id, spec.restart):
-            await self._start_again(pane_id, spec.restart)
+        if not replaced:
+            await self._go_on(pane_id, incarnation_id)
 
-    async def _start_again(self, pane_id: str, restart: Restart) -> None:
+    async def _go_on(self, pane_id: str, ended: str | None) -> None:
+        """Do what the pane wants done, now that the process of the incarnation `ended`, or an earlier life's, is gone.
+
+        Durable on return: it was started again, or is not wanted any more.
+        """
+        spec = self.book.get(pane_id)
+        if spec is None:
+            return
+        if not await self._wants_another(pane_id, spec.restart):
+            self.book.unwanted(pane_id)
+            return
         while True:
             await trio.sleep(self._pause(pane_id))
             try:
-                await self.launch(pane_id)
+                await _asked(lambda: self.start_again(pane_id, ended))
             except FencepostError:
                 raise
             except Exception:
-                if restart is not Restart.ALWAYS:
+                if spec.restart is not Restart.ALWAYS:
                     raise
                 log.exception("pane %r could not be started; it is tried again", pane_id)
             else:
@@ -140,3 +166,15 @@ class Watcher:
         pause = self._pauses.get(pane_id, 0.0)
         self._pauses[pane_id] = min(max(2 * pause, _PAUSE_SECONDS), _PAUSE_SECONDS_MAX)
         return pause
+
+
+async def _asked(ask: Callable[[], Awaitable[T]]) -> T:
+    """What the pane answers.  An activation that died over the question is asked no more; its successor is.
+
+    The runtime quarantines an actor that goes on dying, so this ends.
+    """
+    while True:
+        try:
+            return await ask()
+        except ActorCrashed as crash:
+            log.warning("asked again: %s", ascii(str(crash)))

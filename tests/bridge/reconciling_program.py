@@ -43,6 +43,26 @@ def main(how: str, *more: str) -> int:
             return 3
         case "silent":
             print("it hurts", file=sys.stderr)
+        case "more":
+            reconciled()
+            print(more[0], flush=True)
+        case "deaf":
+            os.close(0)
+            say(plan={"planned_op": "op-2", "starting_op": "op-1"})
+            time.sleep(600)
+        case "binary":
+            sys.stdout.buffer.write(bytes(range(256)) + b"\n")
+        case "floods":
+            sys.stderr.write("x" * 10_000_000 + "the end")
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "lingers":  # what it leaves behind has its stdout and stderr, and writes on
+            reconciled()
+            child = subprocess.Popen([sys.executable, "-c", "while True: print(flush=True)"], start_new_session=True)
+            Path(more[0]).write_text(str(child.pid))
+        case "waits":
+            reconciled()
+            time.sleep(600)
         case "hang":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)

@@ -7,7 +7,16 @@ import uuid
 import pytest
 import trio
 
-from fencepost.supervisor import HeadSeatOutbox, InboundPost, Stage, open_supervisor
+from fencepost.mailbox.claim import TEXT_BYTES_MAX
+from fencepost.supervisor import (
+    ActorCrashed,
+    HeadSeatOutbox,
+    InboundPost,
+    Outbound,
+    Pane,
+    Stage,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
 
 
@@ -86,3 +95,44 @@ async def test_an_acknowledgement_that_does_not_come_is_uncertain_and_holds_the_
 async def test_the_head_does_not_write_to_itself(there, autojump_clock):
     end = await there.end_of(await there.post("me", "head"))
     assert (end["stop"], end["native"]) == ("rejected", "policy_refused")
+
+
+async def test_what_its_wrapping_makes_too_large_was_not_sent_and_is_told_so(there, autojump_clock):
+    end = await there.end_of(await there.post("x" * TEXT_BYTES_MAX))
+    assert (end["stop"], end["native"]) == ("rejected", "validation_refused")
+    later = await there.post("shorter")
+    await there.head.acknowledge_event((await there.take()).event_id)
+    assert (await there.end_of(later))["native"] == "no_reply"
+
+
+async def test_an_error_of_the_heads_pane_leaves_the_turn_uncertain_and_the_next_goes_on(
+    there, autojump_clock, monkeypatch
+):
+    async def crash(_pane: Pane, _outbound: Outbound) -> None:
+        raise ActorCrashed("pane:head", 1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Pane, "deliver", crash)
+        assert (await there.end_of(await there.post("first")))["stop"] == "uncertain"
+    later = await there.post("second")
+    await there.head.acknowledge_event((await there.take()).event_id)
+    assert (await there.end_of(later))["native"] == "no_reply"
+
+
+async def test_a_restart_with_turns_in_the_queue_sends_none_again(tmp_path):
+    store, sent = f"sqlite:///{tmp_path / 'bridge.db'}", []
+    for life in range(2):
+        dispatcher = HeadDispatcher("head")
+        head = HeadSeatOutbox(grace_seconds=600, acknowledge_seconds=600, reply_seconds=600)
+        async with open_supervisor(store, mechanisms=[head], dispatcher=dispatcher) as supervisor:
+            dispatcher.supervisor = supervisor
+            there = World(supervisor)
+            if life == 0:
+                for pane_id in ("left", "right", "head"):
+                    await supervisor.pane(pane_id).launch("claude-code", f"session-{pane_id}")
+                sent = [await there.post("first"), await there.post("second", "right")]
+                assert "first" in (await there.take()).text
+            else:
+                for delivery_id in sent:
+                    assert (await there.end_of(delivery_id))["reason"] == "service_restarted"
+                assert await there.head.poll_events() == []

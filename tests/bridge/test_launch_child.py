@@ -231,9 +231,20 @@ async def test_a_damaged_note_is_never_taken_for_none(launcher, tmp_path, damage
     with pytest.raises(DamagedNote, match=path.name):
         await made.stop(view_of(launch))
     with pytest.raises(DamagedNote, match=path.name):
-        made.processes()
+        made.note_of(launch.incarnation_id)
+    assert made.processes() == {}  # of the others it tells
     assert running(pids["leader"])
     path.write_bytes(whole)
+    await made.stop(view_of(launch))
+
+
+async def test_a_process_of_an_earlier_boot_is_gone_whoever_has_its_number(launcher) -> None:
+    launch, made = new_launch(), launcher("obeys")
+    stranger = identity_of(os.getpid())
+    made._notes.write(
+        ProcessNote("pane", launch.incarnation_id, stranger.pid, stranger.start_time, stranger.pid, "old")
+    )
+    await made.wait(launch.incarnation_id)
     await made.stop(view_of(launch))
 
 

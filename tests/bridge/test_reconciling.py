@@ -14,7 +14,15 @@ import trio
 from bridges import moved
 from launch_world import eventually, running
 
-from fencepost.supervisor import BlockPayload, IntentState, ModelTurn, Options, ToolBoundary, open_supervisor
+from fencepost.supervisor import (
+    BlockPayload,
+    IntentState,
+    InvalidTransition,
+    ModelTurn,
+    Options,
+    ToolBoundary,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, NoAnswer, Notice
 
 PROGRAM = Path(__file__).with_name("reconciling_program.py")
@@ -32,8 +40,7 @@ class Attempt:
     starting_op = None
 
     class intent:  # noqa: N801 - an attribute
-        intent_id = str(uuid.uuid4())  # it marks processes, and another run of these tests ends what has its mark
-        pane_id, kind = "left", "parent_advance"
+        intent_id, pane_id, kind = f"intent-{uuid.uuid4()}", "left", "parent_advance"  # no other run's is ended
         from_base, to_base, classification_op, triggers = "main-1", "main-2", "op-1", ("push-1",)
 
     async def plan(self, *ids: str) -> None:
@@ -96,12 +103,54 @@ async def test_it_may_say_that_a_human_must_look(how, state, reason):
         (("line", '{"needs_recovery": {}}'), "malformed"),
         (("line", '{"plan": {"planned_op": 1}}'), "no such line"),
         (("line", "[" * 100_000), "no JSON"),
+        (("more", '{"diverged": {"reason": "or so"}}'), "more after its answer"),
+        (("more", "x" * 100_000), "more after its answer"),
+        (("deaf",), "does not read what it is told"),
+        (("binary",), "no JSON"),
+        (("floods",), "ended without an answer.*the end"),
     ],
 )
 async def test_what_is_no_answer_is_none(how, why):
     with pytest.raises(NoAnswer, match=why) as caught:
         await command(*how).reconcile(Attempt())
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"covers": "main-1"}, {"covers": [1]}, {"discovered": {"kind": "x"}}, {"payload": ""}, {"payload": "\ud800"}],
+)
+async def test_members_of_another_kind_are_not_made_to_fit(more):
+    where = {"change_id": "c", "commit_id": "c", "op_id": "o"}
+    answer = {"result_op": "a", "workspace_commit": "b", "payload": "read", "anchor": where, **more}
+    with pytest.raises(NoAnswer, match="malformed"):
+        await command("line", json.dumps({"reconciled": answer})).reconcile(Attempt())
+
+
+async def test_a_blank_line_behind_the_answer_says_nothing():
+    assert (await command("more", "").reconcile(Attempt())).result_op == "op-2"
+
+
+async def test_a_plan_that_is_refused_is_told_in_the_runtimes_words():
+    class Planned(Attempt):
+        async def plan(self, *_ids: str) -> None:
+            raise InvalidTransition("it already plans another operation")
+
+    with pytest.raises(NoAnswer, match="already plans another") as caught:
+        await command("plan", "/nowhere").reconcile(Planned())
+    assert isinstance(caught.value.__cause__, InvalidTransition)
+
+
+async def test_what_it_leaves_running_does_not_hold_its_answer_up_and_is_ended(tmp_path):
+    told = tmp_path / "pids"
+    answer = await command("lingers", str(told)).reconcile(Attempt())
+    assert answer.result_op == "op-2"
+    assert not any(running(pid) for pid in pids_in(told))
+
+
+async def test_an_answer_counts_once_the_program_has_ended():
+    with pytest.raises(NoAnswer, match="longer than 2 seconds"):
+        await command("waits", timeout_seconds=2).reconcile(Attempt())
 
 
 async def test_a_program_that_is_not_there_is_told():

@@ -98,3 +98,10 @@ def test_other_hooks_are_refused_before_the_prompt_is_taken(place, folder: str) 
     with pytest.raises(OtherHooks):
         place.command()
     assert place.book.take_prompt("pane") == "go"
+
+
+def test_what_speaks_of_another_pane_is_not_passed_on(place):
+    command, _ = place.command(FENCEPOST_LINK="anothers", FENCEPOST_STARTUP="anothers", TMUX="/s,1,0", OTHER="kept")
+    assert command.environment["FENCEPOST_LINK"] == "link"
+    assert command.environment["OTHER"] == "kept"
+    assert not {"FENCEPOST_STARTUP", "TMUX"} & set(command.environment)

@@ -17,7 +17,20 @@ from attrs import frozen
 from fencepost.supervisor import Launch
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
-__all__ = ["HARNESSES", "HarnessCommand", "Session", "check_options", "command_of", "environment_of", "harness_of"]
+__all__ = [
+    "HARNESSES",
+    "HarnessCommand",
+    "Session",
+    "check_options",
+    "check_prompt",
+    "command_of",
+    "environment_of",
+    "harness_of",
+]
+
+
+ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
+"""What Linux allows for one argument, and for one variable with its name, with the NUL behind it."""
 
 
 @frozen
@@ -154,6 +167,16 @@ def check_options(harness: str, options: Sequence[str]) -> None:
         )
 
 
+def check_prompt(prompt: str | None) -> None:
+    """Raise ValueError for a first input that no command line can carry."""
+    if prompt is None:
+        return
+    if prompt.startswith("-") or "\0" in prompt:
+        raise ValueError("a first input may neither begin with '-' nor hold a NUL: no command line can carry it")
+    if len(prompt.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES_MAX:
+        raise ValueError(f"a first input may have {ARGUMENT_BYTES_MAX} bytes: no command line can carry more")
+
+
 def command_of(
     launch: Launch,
     settings_path: str,
@@ -169,8 +192,8 @@ def command_of(
     tagged, is the first input and goes before `prompt`, which is then left out.  `session` is the conversation, where
     the bridge knows more than `launch.session_id`, which is gone on with otherwise.
 
-    Raises ValueError for an unknown harness, for a session id that would be read as an option, for a first input with a
-    NUL, which no command line can carry, and for a headless start with nothing to say.
+    Raises ValueError for an unknown harness, for a session id that would be read as an option, for a first input that
+    no command line can carry, and for a headless start with nothing to say.
     """
     harness = _known(launch.harness)
     if session is None and launch.session_id is not None:
@@ -179,8 +202,7 @@ def command_of(
         raise ValueError(f"a session id that begins with '-' would be read as an option: {session.session_id!r}")
     if launch.startup is not None:
         prompt = tagged_input(launch.startup)
-    if prompt is not None and (prompt.startswith("-") or "\0" in prompt):
-        raise ValueError("a first input may neither begin with '-' nor hold a NUL: no command line can carry it")
+    check_prompt(prompt)
     if headless and prompt is None:
         raise ValueError("a headless harness needs a first input, a prompt or a startup payload")
     first, *options = program or (harness.program,)

@@ -47,7 +47,7 @@ from fencepost.supervisor.bridge.processes import (
     stop_processes,
 )
 
-__all__ = ["HELD_START", "START_SECONDS", "Command", "HeldLauncher", "LaunchError", "bridge_environment"]
+__all__ = ["HELD_START", "START_SECONDS", "Command", "HeldLauncher", "LaunchError", "bridge_environment", "of_no_pane"]
 
 HELD_START: Final = Path(__file__).with_name("held_start.py")
 START_SECONDS: Final = 20.0
@@ -133,14 +133,18 @@ class HeldLauncher(ABC):
     def processes(self) -> dict[str, ProcessNote]:
         """Return the started processes by pane, also those an earlier bridge started; each leader is alive.
 
-        Blocks for a few small files.  Raises `DamagedNote`.
+        Blocks for a few small files.  A damaged note is passed over: it tells no pane, and `stop` fails on it.
         """
         return {note.pane_id: note for note in self._notes.all() if is_alive(note)}
 
+    def note_of(self, incarnation_id: str) -> ProcessNote | None:
+        """Return what is known of an incarnation's process, None for nothing.  Blocks; raises `DamagedNote`."""
+        return self._notes.read(incarnation_id)
+
     async def wait(self, incarnation_id: str) -> None:
         """Return when the process that was started is gone, whoever ended it; at once if there is none."""
-        note = await to_its_end(partial(self._notes.read, incarnation_id))
-        if note is None:
+        note = await to_its_end(partial(self.note_of, incarnation_id))
+        if note is None or note.boot_id != boot_id():  # nothing outlives the machine; its number may be a stranger's
             return
         try:
             descriptor = os.pidfd_open(note.pid)
@@ -234,8 +238,16 @@ class HeldLauncher(ABC):
 
 def bridge_environment() -> dict[str, str]:
     """Return this process's environment without what speaks of a pane: a bridge may itself run in one."""
-    of_a_pane = {name for name in os.environ if name.startswith("FENCEPOST_")} | {"TMUX", "TMUX_PANE"}
-    return {name: value for name, value in os.environ.items() if name not in of_a_pane}
+    return of_no_pane(os.environ)
+
+
+def of_no_pane(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what speaks of a pane, be it of fencepost or of tmux."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("FENCEPOST_") and name not in {"TMUX", "TMUX_PANE"}
+    }
 
 
 def _open(gate: socket.socket, order: dict[str, object]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ from attrs import asdict
 from fencepost.supervisor.bridge.processes import Identity, ProcessNote
 
 __all__ = ["DamagedNote", "Notes"]
+
+log: Final = logging.getLogger("fencepost.bridge")
 
 _VERSION: Final = 1
 _SUFFIX: Final = ".json"
@@ -42,6 +45,7 @@ class Notes:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
+        self._complained = set[Path]()
 
     def write(self, note: ProcessNote) -> None:
         """Write a note; durable on return."""
@@ -82,11 +86,17 @@ class Notes:
             self._sync()
 
     def all(self) -> list[ProcessNote]:
-        """Return every note there is.  Raises `DamagedNote`."""
+        """Return every note that can be read; the others are logged, once each."""
         found: list[ProcessNote] = []
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            with suppress(FileNotFoundError):  # removed since
+            try:
                 found.append(_decode(path))
+            except FileNotFoundError:
+                continue  # removed since
+            except DamagedNote as damage:
+                if path not in self._complained:
+                    self._complained.add(path)
+                    log.warning("%s; nothing is started in its pane until it is gone", ascii(str(damage)))
         return found
 
     def _path(self, incarnation_id: str) -> Path:
@@ -108,7 +118,7 @@ def _private(path: str, flags: int) -> int:
 def _decode(path: Path) -> ProcessNote:
     try:
         members = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedNote(f"{path} is not JSON: {error}") from error
     if not isinstance(members, dict) or members.get("version") != _VERSION:
         raise DamagedNote(f"{path} is no note of version {_VERSION}")
