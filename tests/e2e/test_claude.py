@@ -9,7 +9,7 @@ from e2e.messages_api import Block, Turn, text, tool_use
 from e2e.served_bridge import payload_of
 from launch_world import marked
 
-from fencepost.supervisor import Options
+from fencepost.supervisor.bridge.startup_tag import PAYLOAD_BYTES_MAX
 
 pytestmark = needs_claude
 
@@ -41,9 +41,7 @@ def test_a_batch_is_told_in_place_of_running_and_the_next_turn_acknowledges(term
 
 def test_a_payload_as_long_as_any_may_be_reaches_the_model_as_it_was_saved() -> None:
     line = payload_of("main-2")
-    longest = (line * (Options().payload_bytes_max // len(line) + 1))[: Options().payload_bytes_max].decode(
-        "utf-8", "ignore"
-    )
+    longest = (line * (PAYLOAD_BYTES_MAX // len(line) + 1))[:PAYLOAD_BYTES_MAX].decode("utf-8", "ignore")
     with world() as made:
         made.reconciliations.payload_of = lambda _: longest.encode()
         asks = Turn.held(*touches("a", "b", "c"))
