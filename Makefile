@@ -17,16 +17,20 @@ BIN      := $(VENV)/bin
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/installed-%
-.PHONY: help demo test sweep model-check bench test-claude test-codex lint format typing clean
+.PHONY: help demo test sweep model-check bench test-dashboard test-claude test-codex lint format typing clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/installed-run ## show the runtime surviving crashes
 	$(BIN)/python $(DEMO) $(ARGS)
 
 test: $(VENV)/installed-test ## run the everyday tests (ARGS="-k name" to choose)
 	$(BIN)/pytest -q -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true $(ARGS)
+
+test-dashboard: $(VENV)/installed-test ## try the dashboard in a real Chromium (Debian: chromium, chromium-driver)
+	$(BIN)/pytest -q -m slow -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true \
+	    tests/bridge/test_dashboard_browser.py $(ARGS)
 
 sweep: $(VENV)/installed-test ## run the long sweeps (FENCEPOST_SWEEP_SECONDS bounds them all together)
 	$(BIN)/pytest -q -m slow $(ARGS)

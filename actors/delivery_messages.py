@@ -31,6 +31,7 @@ __all__ = [
     "MechanismOutcome",
     "NativeControl",
     "NativeSession",
+    "OpenCodeControl",
     "Outbound",
     "Receipt",
     "SendingMechanism",
@@ -227,6 +228,17 @@ class HarnessSeatControl:
     control: NativeControl
     name: str = field(default="harness_seat", init=False)
     answer_seconds: float = _seconds_field(30.0)
+
+
+@frozen
+class OpenCodeControl(HarnessSeatControl):
+    """OpenCode driven through its control, in the words of its own bridge (section 2.5).
+
+    That bridge writes an event down before the harness takes it, so there are two receipts: `pending` and `busy` are
+    stored, and a new entry in the original session raises them to consumed as it resolves a silence.
+    """
+
+    name: str = field(default="opencode", init=False)
 
 
 @frozen

@@ -95,7 +95,7 @@ class NativeSends:
         mechanism = self._desk.pending.mechanism
         assert isinstance(mechanism, HarnessSeatControl)
         if session is None:
-            await self._desk.end_unsent("offline", words("harness_seat", Heard.NOBODY, fault))
+            await self._desk.end_unsent("offline", words(mechanism.name, Heard.NOBODY, fault))
             return
         row = await self._desk.dispatch(session)
         if row is None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 from fencepost.actors.delivery_calls import CancelDelivery, ReconcileDelivery
 from fencepost.actors.delivery_state import Heard, abandon, proves, report_of, unreadable_report, words
 from fencepost.actors.messages import Answer, Applied, Reason, Unchanged
-from fencepost.mailbox.delivery_records import SettlementRecord
+from fencepost.mailbox.delivery_records import DeliveryRecord, SettlementRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition
+from fencepost.mailbox.ladder import Stage
 from fencepost.mailbox.mutation import Mutation, NewEvent
 from fencepost.mailbox.query import Query
 
@@ -38,7 +39,7 @@ class OperatorWords:
             return
         if row is None:
             raise InvalidTransition(f"there is no delivery {message.delivery_id} to this pane")
-        if row.uncertain and row.abandoned_at is None and proves(row, message.evidence):
+        if _wants_proof(row) and proves(row, message.evidence):
             await self._desk.hear("prove", row, words(row.mechanism, Heard.PROVED))
             row = await self._desk.find(message.delivery_id) or row
         self._desk.actor.answer(envelope, report_of(row))
@@ -88,3 +89,8 @@ class OperatorWords:
         self._desk.row = None
         self._desk.actor.reached("settle", "applied")
         return Applied()
+
+
+def _wants_proof(row: DeliveryRecord) -> bool:
+    """Whether an entry of the session would say more than is known: nothing came back, or a bridge's receipt alone."""
+    return row.abandoned_at is None and (row.uncertain or (row.session_id is not None and row.stage is Stage.STORED))

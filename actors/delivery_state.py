@@ -88,6 +88,8 @@ _WORDS: Final[dict[tuple[str, Heard], tuple[str, str | None]]] = {
     ("hire", Heard.NOBODY): ("failed", "unbound"),
     ("opencode", Heard.SILENCE): ("uncertain", None),
     ("opencode", Heard.NOBODY): ("unbound", None),
+    ("opencode", Heard.WITHDRAWN): ("unbound", None),
+    ("opencode", Heard.PROVED): ("delivered", None),
 }
 """Each mechanism's own words for what the runtime observes (section 2)."""
 

@@ -40,11 +40,15 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.auth import Denied, Identity, identify
+from fencepost.supervisor.bridge.dashboard.browser import Visitor, identify_browser
+from fencepost.supervisor.bridge.dashboard.live import Stream
+from fencepost.supervisor.bridge.dashboard.pages import Visit, serve_page
+from fencepost.supervisor.bridge.dashboard.routes import PAGES
 from fencepost.supervisor.bridge.handler_table import HANDLERS
 from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
-from fencepost.supervisor.bridge.routes import Listener, Match, match
+from fencepost.supervisor.bridge.routes import ROUTES, Listener, Match, match
 from fencepost.supervisor.bridge.seats import SeatRegistry
 from fencepost.supervisor.bridge.telemetry.logs import about
 from fencepost.supervisor.bridge.telemetry.observer import Observer, Request as Seen
@@ -57,6 +61,7 @@ CONNECTION: Final = "fencepost.connection"
 """Where in a scope's state the server puts what it knows of the connection."""
 
 OPERATOR: Final = "the operator"
+STRANGER: Final = "a browser without a session"
 
 _PARSED_ASIDE: Final = 65_536
 """Bytes from which on a body is parsed in a thread, so that the others need not wait for it."""
@@ -152,7 +157,7 @@ class ListenerApp:
             await request.send(response, send)
 
     async def _respond(self, request: _Request, seen: Seen) -> Response:
-        found = match(self._listener, request.method, request.raw_path)
+        found = match(self._listener, request.method, request.raw_path, (*ROUTES, *PAGES))
         if found is None:
             return _failure(404, "not found")
         seen.route, seen.method = found.route.name, found.route.method
@@ -163,22 +168,19 @@ class ListenerApp:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
             self._bridge.stopping.heard(error)
             seen.error = ascii(error)[:300]
+            if found.route.browser:
+                return _response(self._bridge.dashboard.failure(*_told(error)))
             return _failure(*_told(error))
         return _response(answered)
 
     async def _serve(self, request: _Request, found: Match, seen: Seen) -> Answered:
-        connection = request.connection
-        identity = identify(
-            self._listener,
-            request.headers,
-            None if connection is None else connection.peer,
-            seats=self._bridge.seats,
-            operator=self._bridge.operator_token,
-        )
+        connection, identity = request.connection, self._identify(request, found)
         if identity.pane_id is not None and found.parameters.get("pane", identity.pane_id) != identity.pane_id:
             raise Denied(403, "another pane's")
-        owner, seen.ids = identity.pane_id or OPERATOR, _ids(identity, found)
-        if connection is not None and not connection.claim(owner):
+        is_stranger = isinstance(identity, Visitor) and identity.session is None
+        owner = STRANGER if is_stranger else identity.pane_id or OPERATOR
+        seen.ids = _ids(identity, found)
+        if connection is not None and not is_stranger and not connection.claim(owner):
             raise _Answer(429, "too many connections")
         if self._under_way[owner] >= self._bridge.limits.pane_connections_max:
             raise _Answer(429, "too many requests at once")
@@ -201,10 +203,22 @@ class ListenerApp:
             self._under_way += Counter()  # forgets whom nothing is under way of
             self._held += Counter()
 
+    def _identify(self, request: _Request, found: Match) -> Identity:
+        if found.route.browser:
+            return identify_browser(found.route, request.headers, request.server, self._bridge.dashboard.sessions)
+        peer = None if request.connection is None else request.connection.peer
+        seats, operator = self._bridge.seats, self._bridge.operator_token
+        return identify(self._listener, request.headers, peer, seats=seats, operator=operator)
+
     async def _handle(
         self, request: _Request, found: Match, identity: Identity, hold: Callable[[int], None]
     ) -> Answered:
         name, members = found.route.name, dict[str, object]()
+        if isinstance(identity, Visitor):
+            form = await request.body(hold) if found.route.method == "POST" else b""
+            board = self._bridge.dashboard
+            visit = Visit(self._bridge, board, identity, found.parameters, request.query, form)
+            return await serve_page(name, visit)
         if found.route.method in {"POST", "PUT"}:
             body = await request.body(hold)
             try:
@@ -244,6 +258,7 @@ class _Request:
         self.raw_path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogateescape")
         self.query: bytes = scope["query_string"]
         self.headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        self.server: tuple[str, int | None] = scope.get("server") or ("", None)
         self.connection: ConnectionState | None = scope.get("state", {}).get(CONNECTION)
         self._is_read = False
 
@@ -288,9 +303,22 @@ class _Request:
         except Gone:
             return
 
+    async def _until_left(self, scope: trio.CancelScope) -> None:
+        await self.left()
+        scope.cancel()
+
     async def send(self, response: Response, send: Send) -> None:
-        """Send the answer within its time, and drain meanwhile what still comes in."""
+        """Send the answer within its time, and drain meanwhile what still comes in.
+
+        A stream has no end of its own: it ends when its reader leaves, and each of its parts is sent within that time.
+        """
         scope: dict[str, Any] = {"type": "http"}
+        if isinstance(response, Stream):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_left, nursery.cancel_scope)
+                await response(scope, self._receive, send)
+                nursery.cancel_scope.cancel()
+            return
         with trio.move_on_after(self._limits.send_seconds):
             if self._is_read:  # then nothing comes in that would have to be drained
                 await response(scope, self._receive, send)

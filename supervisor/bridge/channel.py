@@ -36,7 +36,17 @@ from fencepost.supervisor.bridge.channel_server import Server
 from fencepost.supervisor.bridge.channel_stdio import ChannelSink, LineReader, Output, take_standard_streams
 from fencepost.supervisor.bridge.channel_tools import Outbox, Tools
 
-__all__ = ["ENDED", "NOT_STARTED", "NOT_TAKEN", "Settings", "claude_options", "main", "mcp_config", "run"]
+__all__ = [
+    "ENDED",
+    "NOT_STARTED",
+    "NOT_TAKEN",
+    "TOOLS_ONLY",
+    "Settings",
+    "claude_options",
+    "main",
+    "mcp_config",
+    "run",
+]
 
 ENDED: Final = 0
 """The harness ended its side."""

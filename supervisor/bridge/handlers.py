@@ -28,6 +28,7 @@ from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity
+from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
@@ -74,6 +75,7 @@ class Bridge:
     """What starts and ends the panes' processes; None: the bridge starts none."""
     telemetry: Observer = Factory(Observer)
     """Is told of requests and hooks."""
+    dashboard: Dashboard = Factory(Dashboard)
 
 
 class NotFound(LookupError):  # noqa: N818 - the answer 404

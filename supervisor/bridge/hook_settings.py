@@ -20,7 +20,7 @@ from typing import Final
 
 from attrs import Attribute, field, frozen
 
-from fencepost.supervisor.bridge import hook
+from fencepost.supervisor.bridge import hook, hook_start
 from fencepost.supervisor.bridge.codex_home import (
     configuration,
     link_users_files,
@@ -39,7 +39,9 @@ __all__ = [
 ]
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
-CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse")
+CODEX_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "Stop")
+WITHOUT_HOOKS: Final = ("CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SIMPLE")
+"""Variables of Claude Code that silently turn all hooks off, from its environment or a project's own settings."""
 TIMEOUT_MARGIN_SECONDS: Final = int(hook.WRITING_SECONDS) + 10
 """How much later than the hook program's own deadline the harness gives it up; then the call would run."""
 
@@ -55,7 +57,7 @@ class HookCommand:
 
     deadline_seconds: int = field(default=15)
     interpreter: str = field(default=sys.executable, validator=_plain)
-    program: str = field(default=str(Path(hook.__file__).resolve()), validator=_plain)
+    program: str = field(default=str(Path(hook_start.__file__).resolve()), validator=_plain)
 
     def __attrs_post_init__(self) -> None:
         """The hook program takes no less than a second and no more than ten minutes."""
@@ -87,7 +89,7 @@ def claude_settings(command: HookCommand) -> dict[str, object]:
     return {
         "hooks": {event: hooks(event) for event in CLAUDE_EVENTS},
         "disableAllHooks": False,  # a project's own settings cannot turn ours off
-        "env": {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"},
+        "env": {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", **dict.fromkeys(WITHOUT_HOOKS, "0")},
     }
 
 

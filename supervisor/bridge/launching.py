@@ -22,6 +22,7 @@ import trio
 from attrs import define, field
 
 from fencepost.supervisor import IncarnationView, Launch
+from fencepost.supervisor.bridge.hook_settings import remove_settings
 from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, TmuxLauncher
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
@@ -118,9 +119,16 @@ class PaneLauncher:
         """
         async with self._lock(incarnation.pane_id):
             await self._child.stop(incarnation)
+            await self._remove_settings(incarnation.incarnation_id)
             # Another's membership is not ended by a stop that comes late.
             if self._current.get(incarnation.pane_id, incarnation.incarnation_id) == incarnation.incarnation_id:
                 self._dismiss(incarnation.pane_id)
+
+    async def _remove_settings(self, incarnation_id: str) -> None:
+        try:
+            await trio.to_thread.run_sync(remove_settings, self.folder / "incarnations", incarnation_id)
+        except OSError as error:  # the process is gone, which is what counts
+            log.warning("settings of incarnation %r could not be removed: %s", incarnation_id, ascii(str(error)))
 
     def _launcher_of(self, pane_id: str) -> HeldLauncher:
         spec = self.book.get(pane_id)

@@ -81,6 +81,7 @@ REQUESTS: Final[dict[str, Schema]] = {
     "head_reply": _object("version text", version=_VERSION, text=_TEXT),
     "admit": _object("version", version=_VERSION, pid={"type": ["integer", "null"]}),
     **OPERATOR_REQUESTS,
+    "dashboard_ticket": _object("version", version=_VERSION),
 }
 """By route, the body that it takes."""
 
@@ -100,6 +101,7 @@ RESPONSES: Final[dict[str, Schema]] = {
     "openapi": {"type": "object"},
     **OPERATOR_RESPONSES,
     "metrics": _TEXT,
+    "dashboard_ticket": _object("version path seconds", version=_VERSION, path=_TEXT, seconds=_SECONDS),
 }
 """By route, the body of a 200."""
 

@@ -18,11 +18,12 @@ from typing import Final
 import trio
 from attrs import Factory, frozen
 
-from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Reconciler, open_supervisor
+from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Options, Reconciler, open_supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand
@@ -33,6 +34,7 @@ from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.starting import Starting
+from fencepost.supervisor.bridge.startup_tag import PAYLOAD_BYTES_MAX
 from fencepost.supervisor.bridge.telemetry.observer import Observer
 from fencepost.supervisor.bridge.watching import Watcher
 from fencepost.supervisor.overview import incarnations_kept
@@ -102,6 +104,7 @@ async def open_bridge(
         launcher=launcher,
         mechanisms=[HeadSeatOutbox(reply_seconds=harnesses.head_reply_seconds), FleetSeatMailbox()],
         dispatcher=dispatcher,
+        options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
@@ -129,6 +132,7 @@ async def open_bridge(
             processes=processes,
             stopping=stopping or Stopping(),
             telemetry=telemetry or Observer(),
+            dashboard=Dashboard(store),
         )
         yield OpenBridge(bridge, watch)
 

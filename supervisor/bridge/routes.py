@@ -49,6 +49,8 @@ class Route:
     summary: str
     statuses: tuple[int, ...]
     """What it may answer beside what every route may (401, 403, 404, 429, 500, 503)."""
+    browser: bool = False
+    """A page of the dashboard: a browser's session proves the operator, and failures are told as pages."""
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -231,6 +233,14 @@ ROUTES: Final = (
         (200, 409),
     ),
     Route("metrics", "GET", "metrics", _OPERATOR, "The bridge's numbers, as Prometheus reads them.", (200,)),
+    Route(
+        "dashboard_ticket",
+        "POST",
+        "operator/dashboard-ticket",
+        _OPERATOR,
+        "Make a ticket that opens the dashboard in a browser, once and within a minute.",
+        (200, 400, 408, 413),
+    ),
 )
 
 

@@ -107,6 +107,11 @@ class Seats:
             old.gone.set()
         self._write()
 
+    @property
+    def panes(self) -> tuple[str, ...]:
+        """The panes that are members now."""
+        return tuple(self._members)
+
     # -- for listeners --
 
     def by_link(self, token: str) -> Member | None:

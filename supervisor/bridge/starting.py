@@ -6,6 +6,7 @@ each start may have something else to say first.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -16,11 +17,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from attrs import frozen
 
 from fencepost.supervisor import Capabilities, Launch
-from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.adapters.transcripts import WINDOW_BYTES, transcript_roots
 from fencepost.supervisor.bridge.channel import claude_options, mcp_config
 from fencepost.supervisor.bridge.codex_home import users_codex_home
 from fencepost.supervisor.bridge.hook_settings import (
@@ -115,17 +117,39 @@ class Starting:
 
 
 def _session(launch: Launch, spec: PaneSpec) -> Session | None:
-    """The conversation to go on with, or to begin under the id that the launch gives it."""
+    """The conversation to go on with, or to begin under the id that the launch gives it.
+
+    One whose transcript holds no message yet can be neither: Claude Code finds no conversation there, and takes the id
+    for one in use.  So one begins under another id, which the hooks of the process then tell.
+    """
     session_id = spec.session_id or launch.session_id
     if session_id is None or not HARNESSES[launch.harness].names_sessions:
         return None if session_id is None else Session(session_id)
-    return Session(session_id, is_new=not _has_begun(session_id, spec.environment))
+    transcript = _transcript_of(session_id, spec.environment)
+    if transcript is None:
+        return Session(session_id, is_new=True)
+    return Session(session_id) if _has_messages(transcript) else Session(str(uuid4()), is_new=True)
 
 
-def _has_begun(session_id: str, environment: Mapping[str, str]) -> bool:
-    """Whether Claude Code has a transcript of the conversation: it refuses to resume one it has none of."""
+def _transcript_of(session_id: str, environment: Mapping[str, str]) -> Path | None:
     wanted = f"{session_id}.jsonl"
-    return any(wanted == path.name for root in transcript_roots(environment) for path in root.glob("*/*.jsonl"))
+    found = (path for root in transcript_roots(environment) for path in root.glob("*/*.jsonl") if path.name == wanted)
+    return next(found, None)
+
+
+def _has_messages(transcript: Path) -> bool:
+    """Whether anything was said: a process that was killed at its start leaves a file with its modes and no more."""
+    with transcript.open("rb") as file:
+        beginning = file.read(WINDOW_BYTES)
+    return len(beginning) == WINDOW_BYTES or any(map(_is_message, beginning.splitlines()))
+
+
+def _is_message(line: bytes) -> bool:
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return False  # the last one, cut off by the death of its writer
+    return isinstance(said, dict) and said.get("type") in {"user", "assistant"}
 
 
 def version_of(spec: PaneSpec) -> str:

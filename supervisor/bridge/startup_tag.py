@@ -18,12 +18,17 @@ from attrs import frozen
 
 from fencepost.supervisor import StartupDelivery
 
-__all__ = ["StartupTag", "startup_of", "tagged_input"]
+__all__ = ["PAYLOAD_BYTES_MAX", "StartupTag", "startup_of", "tagged_input"]
 
 _OPENING: Final = re.compile(
     r'<fencepost-startup id="([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})">\n'  # a canonical UUID (contract G-14)
 )
 _CLOSING: Final = "\n</fencepost-startup>"
+_TAG_BYTES: Final = len('<fencepost-startup id="">\n') + 36 + len(_CLOSING)
+_ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
+"""Linux takes no longer argument of a command line."""
+PAYLOAD_BYTES_MAX: Final = _ARGUMENT_BYTES_MAX - _TAG_BYTES
+"""A longer payload could be told to the process that runs and to no successor of it."""
 
 
 @frozen

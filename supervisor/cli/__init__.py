@@ -20,6 +20,8 @@ import click
 
 from fencepost.mailbox.stores.store import SCHEMES
 from fencepost.supervisor.cli import (
+    channel_command,
+    dashboard_command,
     demo_command,
     events_command,
     hook_command,
@@ -104,7 +106,9 @@ COMMANDS: Final[tuple[click.Command, ...]] = (
     serve_command.serve,
     run_command.run,
     run_command.stop,
+    dashboard_command.dashboard,
     hook_command.hook_settings,
+    channel_command.channel,
     demo_command.demo,
 )
 """In the order in which the help shows them."""

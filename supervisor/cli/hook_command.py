@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,8 @@ _HARNESSES: Final = ("claude-code", "codex")
     epilog="""\b
 Examples:
   fencepost hook-settings claude-code > settings.json && claude --settings settings.json
-  CODEX_HOME=$(fencepost hook-settings codex --incarnation I1) codex --dangerously-bypass-hook-trust
+  CODEX_HOME=$(fencepost hook-settings codex --incarnation I1) codex --disable plugins \\
+    --dangerously-bypass-hook-trust
 """,
 )
 @click.argument("harness", type=click.Choice(_HARNESSES))
@@ -46,6 +48,7 @@ def hook_settings(harness: str, incarnation: str | None, deadline: int, folder: 
     deadline_seconds, timeout_seconds (the harness's own, after which a hook counts as failed), and settings or path.
     """
     from fencepost.supervisor.bridge import hook_settings as made
+    from fencepost.supervisor.bridge.codex_home import users_codex_home
 
     command = made.HookCommand(deadline)
     told: dict[str, object] = {
@@ -55,10 +58,14 @@ def hook_settings(harness: str, incarnation: str | None, deadline: int, folder: 
         "timeout_seconds": command.timeout_seconds,
     }
     if incarnation is not None:
-        write = made.write_claude_settings if harness == "claude-code" else made.write_codex_home
+        within = (folder or default_folder()).absolute() / "incarnations"
         try:
-            path = write((folder or default_folder()).absolute() / "incarnations", incarnation, command)
-        except OSError as error:
+            if harness == "claude-code":
+                path = made.write_claude_settings(within, incarnation, command)
+            else:
+                users = Path.cwd() / users_codex_home(os.environ)
+                path = made.write_codex_home(within, incarnation, command, users, Path.cwd())
+        except (OSError, ValueError) as error:
             raise Failed(error) from error
         say_json({**told, "path": str(path)}) if as_json else say(str(path))
     elif as_json:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import click
 
-from fencepost.supervisor.cli.output import Failed, say, shown
+from fencepost.supervisor.cli.output import JSON, Failed, say, say_json, shown
 from fencepost.supervisor.cli.reading import default_folder
 
 __all__ = ["serve"]
@@ -69,6 +69,7 @@ Examples:
 @click.option(
     "--grace", metavar="SECONDS", type=click.FloatRange(0, 3_600), default=5.0, help="For requests, at the end."
 )
+@JSON
 def serve(
     folder: Path | None,
     store: str | None,
@@ -84,12 +85,13 @@ def serve(
     log_format: Literal["text", "json"],
     log_level: str,
     grace: float,
+    as_json: bool,
 ) -> None:
     """Serve the reference bridge until SIGTERM or SIGINT.
 
-    Prints where its three listeners are, also to be found in endpoints.json in its folder.  Exit status: 0 when
-    everybody was answered; 1 when requests were cut (a second signal cuts at once) or the store failed; 2 when it
-    could not start.  Needs the extra `bridge`.
+    Prints where its three listeners are (with --json as one object), also to be found in endpoints.json in its folder.
+    Exit status: 0 when everybody was answered; 1 when requests were cut (a second signal cuts at once) or the store
+    failed; 2 when it could not start.  Needs the extra `bridge`.
     """
     try:
         from fencepost.supervisor.bridge import command
@@ -116,5 +118,12 @@ def serve(
             head_reply_seconds=head_reply,
         ),
     )
-    status = command.run(settings, say, lambda text: click.echo(f"Error: {shown(text)}", err=True))
+
+    def told(where: str) -> None:
+        if as_json:
+            say_json({"version": 1, **dict(line.split(" ", 1) for line in where.splitlines())})
+        else:
+            say(where)
+
+    status = command.run(settings, told, lambda text: click.echo(f"Error: {shown(text)}", err=True))
     click.get_current_context().exit(status)

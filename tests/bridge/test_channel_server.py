@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +349,13 @@ def test_the_generated_configuration_names_no_pane_and_no_secret_by_itself():
     given = {"FENCEPOST_PANE": OURS, "FENCEPOST_LINK": "t", "HOME": "/", "FENCEPOST_STORE": "s"}
     (server,) = program.mcp_config(pushes=True, environment=given)["mcpServers"].values()
     assert server["env"] == {"FENCEPOST_PANE": OURS, "FENCEPOST_LINK": "t"}
+
+
+def test_an_argument_that_nobody_knows_is_not_passed_over():
+    command = [sys.executable, "-E", "-P", "-m", program.__name__, "--tool-only"]
+    ran = subprocess.run(command, env=NOWHERE, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (program.NOT_STARTED, b"")
+    assert program.TOOLS_ONLY.encode() in ran.stderr
 
 
 def test_the_options_load_it_as_a_channel_only_where_it_pushes(tmp_path):

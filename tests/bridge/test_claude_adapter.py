@@ -322,7 +322,7 @@ async def test_a_message_that_is_waited_for_is_found_behind_a_line_longer_than_a
         (event,) = alive.session.turn("a")
         after = alive.session.path.read_bytes()
         alive.session.path.write_bytes(before)
-        look_for = claude.look_for
+        look_for = TranscriptMemory.look_for
 
         def look(*arguments):
             try:
@@ -330,7 +330,7 @@ async def test_a_message_that_is_waited_for_is_found_behind_a_line_longer_than_a
             finally:
                 alive.session.path.write_bytes(after)
 
-        monkeypatch.setattr(claude, "look_for", look)
+        monkeypatch.setattr(TranscriptMemory, "look_for", look)
         await alive.pane.detect(moved("main-1", "main-2"))
         assert reason_in(await alive.hook(event)).encode() == payload_of("main-2")
 
@@ -349,6 +349,46 @@ async def test_a_message_far_from_the_end_is_found_and_its_ordinal_is_its_place(
         assert content[turn.ordinal :].startswith(b"{")
         assert b"msg_2" in content[turn.ordinal :].partition(b"\n")[0]
         assert b"msg_2" not in content[: turn.ordinal]
+
+
+# -- another conversation of the same process --------------------------------------------------------------------------
+
+
+def cleared(alive: Life, length: int):
+    """A person clears the conversation: the next turn is in another transcript, so far from its begin."""
+    alive.session = ClaudeSession(alive.folder)
+    alive.session.prompt("another task" + "x" * length)
+    return alive.session.turn("c", message_id="msg of another conversation")
+
+
+@pytest.mark.parametrize("length", [0, 100_000], ids=["before", "behind"])
+@pytest.mark.parametrize("forgets", [False, True], ids=["same bridge", "new bridge"])
+async def test_a_turn_of_another_conversation_proves_nothing_of_the_last(tmp_path, length: int, forgets: bool) -> None:
+    async with life(tmp_path) as alive:
+        alive.session.prompt("y" * 1_000)
+        await alive.pane.detect(moved("main-1", "main-2"))
+        for answer in await alive.all(alive.session.turn("a", "b")):
+            await alive.mark(answer.delivered)
+        await alive.hook(alive.session.ended("a", "b"))
+        if forgets:
+            alive.new_bridge()
+        (answer,) = await alive.all(cleared(alive, length))
+        assert (await alive.intent()).acknowledged_at is None
+        assert await is_restarted(alive, answer, Reason.TURN_ORDER_UNKNOWN)
+
+
+async def test_another_conversation_is_told_as_the_first_was_while_nothing_was_open(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        alive.session.prompt("go")
+        assert await alive.all(alive.session.turn("a")) == [ALLOWED]
+        await alive.pane.detect(moved("main-1", "main-2"))
+        (answer,) = await alive.all(cleared(alive, 0))
+        assert reason_in(answer).encode() == payload_of("main-2")
+        await alive.mark(answer.delivered)
+        await alive.hook(alive.session.ended("c"))
+        alive.new_bridge()
+        assert await alive.all(alive.session.turn("d")) == [ALLOWED]
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
 
 
 # -- nested agents ---------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class Life:
         return await self.hook("UserPromptSubmit", turn_id=turn_id, prompt=text)
 
     async def hook(self, name, **more) -> HookAnswer:
-        event = {"hook_event_name": name, "session_id": "session", "transcript_path": "/x", **more}
+        event = {"hook_event_name": name, "session_id": "session", "transcript_path": "/x"} | more
         return await self.adapter.on_hook(self.pane, self.launch.incarnation_id, event, 2.0)
 
     async def intent(self):
@@ -108,6 +108,50 @@ async def test_another_turn_is_no_echo(tmp_path, turn_id) -> None:
         assert (await alive.intent()).state is IntentState.DELIVERED
 
 
+async def test_an_agent_that_answered_what_it_was_told_proves_it_with_any_later_call_of_that_session(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("a")
+        await alive.start()
+        await alive.prompt(tagged_input(alive.launch.startup), "t7")
+        assert await alive.hook("Stop", turn_id="t7") == ALLOWED
+        assert (await alive.intent()).state is IntentState.DELIVERED  # an answer alone is no boundary
+        await alive.prompt("go on", "t8")
+        assert await alive.call("b", "t8") == ALLOWED
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+
+
+@pytest.mark.parametrize(
+    ("stop", "call"),
+    [
+        ({"turn_id": "t6"}, {}),  # another turn was answered
+        ({"turn_id": "t7", "agent_id": "nested"}, {}),
+        ({"turn_id": "t7", "session_id": ""}, {"session_id": ""}),
+        ({"turn_id": "t7"}, {"session_id": "another"}),
+        ({"turn_id": "t7"}, {"agent_id": "nested"}),
+    ],
+)
+async def test_no_other_answer_and_no_other_sessions_call_proves_it(tmp_path, stop, call) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("a")
+        await alive.start()
+        await alive.prompt(tagged_input(alive.launch.startup), "t7")
+        await alive.hook("Stop", **stop)
+        assert reason_in(await alive.call("b", "t8", **call)).startswith("This process did not prove")
+
+
+async def test_a_successor_inherits_nobodys_proof(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("a")
+        await alive.start()
+        await alive.prompt(tagged_input(alive.launch.startup), "t7")
+        await alive.hook("Stop", turn_id="t7")
+        await alive.start()  # in the same session
+        assert reason_in(await alive.call("b", "t8")).startswith("This process did not prove")
+
+
 async def test_what_a_nested_agent_was_told_and_calls_is_no_echo(tmp_path) -> None:
     async with life(tmp_path) as alive:
         await alive.pane.detect(moved("main-1", "main-2"))
@@ -139,13 +183,14 @@ async def test_an_unclear_spool_restarts(tmp_path) -> None:
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.lists(st.integers(), max_size=2)
-FIELDS = ("hook_event_name", "tool_use_id", "turn_id", "prompt")
+FIELDS = ("hook_event_name", "tool_use_id", "turn_id", "prompt", "session_id", "agent_id")
+KINDS = ("PreToolUse", "UserPromptSubmit", "Stop")
 
 
-@given(st.lists(st.tuples(st.sampled_from(FIELDS), VALUES), max_size=3))
-def test_a_hostile_event_is_answered_or_is_no_event(tmp_path_factory, spoiled) -> None:
+@given(st.sampled_from(KINDS), st.lists(st.tuples(st.sampled_from(FIELDS), VALUES), max_size=3))
+def test_a_hostile_event_is_answered_or_is_no_event(tmp_path_factory, kind, spoiled) -> None:
     folder = tmp_path_factory.mktemp("fuzz")
-    event = {"hook_event_name": "PreToolUse", "tool_use_id": "a", "turn_id": "t", **dict(spoiled)}
+    event = {"hook_event_name": kind, "tool_use_id": "a", "turn_id": "t", **dict(spoiled)}
 
     async def one() -> None:
         async with life(folder) as alive:

@@ -42,7 +42,7 @@ def test_the_users_configuration_is_kept_and_our_hooks_follow(there) -> None:
     (there.users / "config.toml").write_text(PROVIDER)
     config = tomllib.loads((there.write() / "config.toml").read_text())
     assert config["model_providers"]["x"]["base_url"] == "http://127.0.0.1:1/v1"
-    assert set(config["hooks"]) == {"PreToolUse", "UserPromptSubmit"}
+    assert set(config["hooks"]) == {"PreToolUse", "UserPromptSubmit", "Stop"}
 
 
 def test_conversations_and_logins_are_the_users_in_every_incarnation(there) -> None:

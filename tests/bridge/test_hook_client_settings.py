@@ -66,7 +66,7 @@ def test_codex_gets_its_base_and_our_hooks_and_no_others() -> None:
     command = HookCommand(program='/a "b" \\c/hook.py')
     config = tomllib.loads(codex_config(command, 'model = "m"\n[model_providers.x]\nname = "x"'))
     assert config["model_providers"] == {"x": {"name": "x"}}
-    assert set(config["hooks"]) == {"UserPromptSubmit", "PreToolUse"}
+    assert set(config["hooks"]) == {"UserPromptSubmit", "PreToolUse", "Stop"}
     line = line_of(config, "PreToolUse")
     assert shlex.split(line)[3:7] == ['/a "b" \\c/hook.py', "--harness", "codex", "--event"]
     with pytest.raises(ValueError, match="declares hooks"):

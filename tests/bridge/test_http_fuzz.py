@@ -45,7 +45,10 @@ def routed_path(draw):
 
 
 queries = st.sampled_from(
-    ["", "?", "?wait=0", "?wait=0.01", "?wait=-1", f"?binding={DIGEST}&fingerprint={DIGEST}", "?binding=%ff", "?&&=&"]
+    [
+        *("", "?", "?wait=0", "?wait=0.01", "?wait=-1", f"?binding={DIGEST}&fingerprint={DIGEST}", "?binding=%ff"),
+        *("?&&=&", "?harness=plain&incarnation=i", "?harness=%1b&incarnation=&wait=x"),
+    ]
 ) | st.binary(max_size=20).map(lambda raw: "?wait=" + "".join(f"%{byte:02x}" for byte in raw))
 words = st.text() | st.text(st.sampled_from("\ud800\udfff\x1b\r\n\0é"), max_size=3)  # halves of surrogate pairs too
 leaves = st.none() | st.booleans() | st.integers() | words | st.sampled_from([UUID, DIGEST, OURS, THEIRS, "plain"])
@@ -66,6 +69,12 @@ members = st.fixed_dictionaries(
         "native": values,
         "delay": values,
         "pid": values,
+        "argv": st.lists(words, max_size=3) | values,
+        "cwd": words,
+        "environment": st.dictionaries(words, words, max_size=2) | values,
+        "kind": st.just("parent_advance") | values,
+        **dict.fromkeys(("from_base", "to_base", "classification_op", "trigger_op", "ambiguous"), words | values),
+        **dict.fromkeys(("via", "approval", "intent_id", "resolution", "by", "address"), words | values),
     },
 )
 bodies = st.one_of(members.map(lambda value: json.dumps(value).encode()), st.binary(max_size=64), st.just(b""))

@@ -98,6 +98,14 @@ def test_what_a_start_adds_and_a_prompt_are_no_options_of_a_user(option: str) ->
 
 
 @pytest.mark.parametrize(
+    "option", ["--safe-mode", "--bare", "--bg", "--background", "--tmux=classic", "-w", "-pc", "-rx"]
+)
+def test_nobody_turns_the_hooks_of_claude_code_off_or_runs_it_elsewhere(option: str) -> None:
+    with pytest.raises(ValueError, match="leave it out"):
+        check_options("claude-code", ["--model", "m", option])
+
+
+@pytest.mark.parametrize(
     "options",
     [
         ["--cd=/elsewhere"],
@@ -121,7 +129,7 @@ def test_nobody_turns_the_hooks_of_codex_off_or_runs_it_elsewhere(options: list[
 
 
 def test_other_options_are_a_users_own() -> None:
-    check_options("claude-code", ["--model", "opus", "--allowedTools", "Bash"])
+    check_options("claude-code", ["--model", "opus", "-d", "--resumes-nothing", "--allowedTools", "Bash"])
     check_options("codex", [])
     check_options(
         "codex", ["-c", 'model_reasoning_effort="high"', "--add-dir", "/srv/webhooks", "--add-dir", "/a/hooks"]

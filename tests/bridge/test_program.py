@@ -16,6 +16,7 @@ from bridge.program_world import World, moved, world
 from fencepost.supervisor import DeliveryMode, IntentState, SyncStatus
 from fencepost.supervisor.bridge.pane_processes import Occupied
 from fencepost.supervisor.bridge.panes import Channel, Restart, Terminal
+from fencepost.supervisor.bridge.startup_tag import PAYLOAD_BYTES_MAX
 
 NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 WHERE = [Terminal.NONE, pytest.param(Terminal.TMUX, marks=NEEDS_TMUX)]
@@ -187,6 +188,29 @@ async def test_a_program_that_became_another_version_is_not_started_with_the_pro
         failed = await life.until(lambda event: "9.9.9 when pane" in str(event.data.get("reason")))
         assert failed.kind == "incarnation.retired"
         await life.kind("intent.exhausted")
+
+
+@pytest.mark.parametrize(("more", "state"), [(0, IntentState.ACKNOWLEDGED), (1, IntentState.RECOVERY_REQUIRED)])
+async def test_a_payload_that_no_restart_could_carry_is_a_persons_matter_at_once(place: World, more, state):
+    install(place.program.parent, "9.9.9")
+    answer = {"result_op": "op-2", "workspace_commit": "c", "payload": "x" * (PAYLOAD_BYTES_MAX + more)}
+    line = json.dumps({"reconciled": {**answer, "anchor": {"change_id": "c", "commit_id": "c", "op_id": "o"}}})
+    script = place.home / "answer"
+    script.write_text(line + "\n")
+    async with place.bridge(reconcile=f"cat {script}") as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await run.batch("a1")
+        await life.pane.detect(moved())
+        run.tell(batch=["b1"])
+        if more == 0:
+            again = await place.next_run()
+            assert "x" * PAYLOAD_BYTES_MAX in again.about["said"]
+            assert await again.batch("c1") == [None]
+        else:
+            await life.kind("intent.recovery_required")
+        assert await states(life) == [state]
+        await life.processes.end("left")
 
 
 @pytest.mark.parametrize(

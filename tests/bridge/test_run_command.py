@@ -61,7 +61,8 @@ class Shell:
         return json.loads(done.stdout)
 
     def bridge_pid(self) -> int:
-        return int(re.findall(rb"\d+", (self.folder / "bridge.db.lock").read_bytes())[0])
+        (found, *_) = re.findall(rb"\d+", (self.folder / "bridge.db.lock").read_bytes())
+        return int(found)
 
     def end(self) -> None:
         self.driver.close()

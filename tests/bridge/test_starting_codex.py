@@ -69,7 +69,7 @@ def test_it_runs_in_a_home_of_its_own_with_our_hooks_and_the_users_things(place,
     first = [str(place.program), "exec", *TRUSTED, "--skip-git-repo-check", *index, "--model", "m"]
     assert list(command.argv) == [*first, *resume, "--", "go"]
     config = tomllib.loads((home / "config.toml").read_text())
-    assert (config["model"], set(config["hooks"])) == ("the-users", {"UserPromptSubmit", "PreToolUse"})
+    assert (config["model"], set(config["hooks"])) == ("the-users", {"UserPromptSubmit", "PreToolUse", "Stop"})
     assert home.parent == place.folder / "incarnations"
     assert (home / "sessions").resolve() == place.home / ".codex" / "sessions"
     assert (command.cwd, command.environment["FENCEPOST_LINK"]) == (str(place.project), "link")

@@ -42,7 +42,9 @@ class Shell:
         return json.loads(done.stdout)
 
     def bridge_pid(self) -> int:
-        return int(re.search(rb"\d+", (self.folder / "bridge.db.lock").read_bytes())[0])
+        found = re.search(rb"\d+", (self.folder / "bridge.db.lock").read_bytes())
+        assert found is not None
+        return int(found[0])
 
     def end(self) -> None:
         self.fencepost("stop", "--pane", "left")

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from e2e.codex_place import CodexPlace, codex_place, needs_codex
-from e2e.responses_api import Held, Item, Turn, calls, shell
+from e2e.responses_api import Held, Item, Turn, calls, says, shell
 from e2e.served_bridge import Reconciliations, ServedBridge, payload_of, served_bridge
 from launch_world import running
 
@@ -50,6 +50,18 @@ class World:
         self.bridge = bridge
         self.reconciliations = reconciliations
         self.terminal = terminal
+        self.server = ""
+
+    def types(self, text: str) -> None:
+        """A person at the terminal says something."""
+        tmux = ["tmux", "-L", self.server, "send-keys", "-t", self.server]
+        subprocess.run([*tmux, "-l", text], check=True, timeout=PATIENCE_SECONDS)
+        self.bridge.eventually(lambda: text in self.screen())
+        subprocess.run([*tmux, "Enter"], check=True, timeout=PATIENCE_SECONDS)
+
+    def screen(self) -> str:
+        looked = ["tmux", "-L", self.server, "capture-pane", "-p", "-t", self.server]
+        return subprocess.run(looked, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
 
     def run(self, prompt: str = "go", *options: str, **members: Any) -> str:
         """Start Codex in the pane; its incarnation."""
@@ -101,6 +113,7 @@ def world(turns: list[Turn], told: list[list[Turn]], terminal: str = "none") -> 
     options = ("--tmux-server", server, "--stop-grace", "1", "--hook-deadline", "30")
     with codex_place(*turns) as there, served_bridge(there.folder, *options) as (bridge, reconciliations):
         made = World(there, bridge, reconciliations, terminal)
+        made.server = server
         made.api.apart[STARTUP] = told
         try:
             bridge.start()
@@ -432,6 +445,23 @@ def test_one_line_starts_it_with_the_users_own_environment() -> None:
         after.go.set()
         there.acknowledged()
         there.bridge.eventually(lambda: there.there.files() == ["z"])
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux")
+def test_an_agent_that_only_answers_what_it_is_told_proves_it_with_its_next_call() -> None:
+    before = Held(PARALLEL)
+    with world([before], [[[says("I have taken note.")]]], terminal="tmux") as there:
+        there.api.apart["go on"] = [[[shell("c", "touch z")]]]
+        there.run("go")
+        asked(before)
+        there.detect()
+        before.go.set()
+        there.bridge.eventually(lambda: "I have taken note." in there.screen())
+        assert there.bridge.states() == ["delivered"]
+        there.types("and now go on")
+        there.acknowledged()
+        there.bridge.eventually(lambda: there.there.files() == ["z"])
+        assert len(there.incarnations()) == 2
 
 
 def test_an_agent_that_is_told_and_calls_no_tool_is_told_again_and_then_a_person_decides() -> None:

@@ -27,6 +27,11 @@ def generated(there, incarnation_id="one") -> Path:
     return write_codex_home(there.folder / "incarnations", incarnation_id, LOGGING, there.users, there.project)
 
 
+def called(there) -> list[str]:
+    """The calls that had a hook."""
+    return [event["tool_use_id"] for event in there.hooks() if event["hook_event_name"] == "PreToolUse"]
+
+
 def test_the_binary_is_of_the_version_these_facts_are_about() -> None:
     said = subprocess.run([CODEX, "--version"], capture_output=True, text=True, check=True).stdout
     assert said == f"codex-cli {VERSION}\n"
@@ -40,16 +45,17 @@ def test_a_hook_that_is_not_trusted_silently_does_not_run() -> None:
         there.api.turns = [[shell("c", "touch z")]]
         status, _ = there.run(generated(there), *EXEC, BYPASS, "go")
         assert (status, there.files()) == (0, ["x", "y", "z"])
-        assert [event["hook_event_name"] for event in there.hooks()] == ["UserPromptSubmit", "PreToolUse"]
+        assert [event["hook_event_name"] for event in there.hooks()] == ["UserPromptSubmit", "PreToolUse", "Stop"]
 
 
-def test_a_turn_id_is_in_the_prompts_hook_and_in_every_call_that_follows() -> None:
+def test_a_turn_id_is_in_the_prompts_hook_and_in_every_call_that_follows_and_in_the_answers() -> None:
     with codex_place(PARALLEL, [shell("c", "touch z")]) as there:
         there.run(generated(there), *EXEC, BYPASS, 'say "ünïcode"\nand more')
-        prompt, *called = there.hooks()
+        prompt, *called, answer = there.hooks()
+        assert (answer["hook_event_name"], answer["last_assistant_message"]) == ("Stop", "done")
         assert prompt["prompt"] == 'say "ünïcode"\nand more'
         assert sorted(event["tool_use_id"] for event in called) == ["a", "b", "c"]
-        assert {(event["session_id"], event["turn_id"]) for event in called} == {
+        assert {(event["session_id"], event["turn_id"]) for event in (*called, answer)} == {
             (prompt["session_id"], prompt["turn_id"])
         }
 
@@ -78,7 +84,7 @@ def test_a_hook_that_fails_lets_the_call_run(does: str) -> None:
         there.hook_does = does
         home = write_codex_home(there.folder / "incarnations", "one", Impatient(program=LOGGING.program), there.users)
         there.run(home, *EXEC, BYPASS, "go")
-        assert (there.files(), len(there.hooks())) == (["x", "y"], 3)
+        assert (there.files(), sorted(called(there))) == (["x", "y"], ["a", "b"])
 
 
 def test_a_patch_has_a_hook() -> None:
@@ -86,7 +92,7 @@ def test_a_patch_has_a_hook() -> None:
     with codex_place([shell("p", patch)]) as there:
         there.hook_does = "deny"
         there.run(generated(there), *EXEC, BYPASS, "go")
-        assert (there.files(), [event.get("tool_use_id") for event in there.hooks()]) == ([], [None, "p"])
+        assert (there.files(), called(there)) == ([], ["p"])
 
 
 def test_a_conversation_is_resumed_in_the_next_incarnations_home_and_in_no_home_alone() -> None:
@@ -208,4 +214,4 @@ def test_what_only_writes_to_a_running_process_has_no_hook() -> None:
     with codex_place([calls("a", "exec_command", cmd="cat > written", tty=True, yield_time_ms=250)], write) as there:
         there.run(generated(there), *EXEC, BYPASS, "go")
         assert (there.project / "written").read_text() == "said\n"
-        assert [event.get("tool_use_id") for event in there.hooks()] == [None, "a"]
+        assert called(there) == ["a"]

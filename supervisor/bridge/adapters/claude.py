@@ -10,6 +10,10 @@ an intent pending the pane restarts the process.  A process whose proof failed o
 that was let run without its turn could be a sibling of one that has it.  A nested agent's calls have none either, and
 that says nothing about their caller's.
 
+A person may begin another conversation within a process (`/clear`, `/resume`), and places in two transcripts have no
+order.  So a call in another transcript than the last one has no turn while a proof is open in that: its process is
+replaced, and the conversation told by its first input.
+
 The echo survives a restart of the bridge: it is read from the transcript, where the tagged prompt stands under the
 prompt id that the call carries.  The handshake is then made up for first, as it would have been made from the hook.
 """
@@ -39,6 +43,7 @@ from fencepost.supervisor.bridge.adapters.transcripts import (
     Look,
     RefusedPath,
     TranscriptMemory,
+    holds,
     read_tail,
     transcript_roots,
 )
@@ -103,6 +108,7 @@ class ClaudeCodeAdapter:
         self._transcripts = transcripts
         self._echoes: OrderedDict[tuple[str, str], str | None] = OrderedDict()
         self._without_turns: OrderedDict[str, None] = OrderedDict()
+        self._conversations: OrderedDict[str, str] = OrderedDict()
 
     @property
     def _roots(self) -> Sequence[Path]:
@@ -137,14 +143,14 @@ class ClaudeCodeAdapter:
 
     async def _pre_tool_use(self, pane: Pane, call: _Call, wait_seconds: float) -> HookAnswer:
         end = trio.current_time() + wait_seconds
-        placed = await self._place(call, wait_seconds / 2)
+        placed = await self._place(pane, call, wait_seconds / 2)
         echo = None if call.nested else await self._echo(pane, call, placed.entries)
         boundary = evolve(placed.boundary, tool_call_id=call.tool_use_id, startup_delivery_id=echo)
         left = max(0.0, end - trio.current_time())
         decision = await self._gate.pre_tool_use(pane, boundary, left, self._retell)
         return answer_of(decision, boundary, verbatim=True)
 
-    async def _place(self, call: _Call, patience: float) -> _Placed:
+    async def _place(self, pane: Pane, call: _Call, patience: float) -> _Placed:
         """Find the call's turn and batch, or none.  Raises `InvalidIdentifier` for an incarnation that has no id."""
         alone = _Placed(
             ToolBoundary(call.incarnation_id, None, unproved_batch(call.prompt_id, call.tool_use_id)),
@@ -155,6 +161,8 @@ class ClaudeCodeAdapter:
             return _Placed(alone.boundary, await self._tail(call.transcript))
         look = await self._look(call, patience)
         if isinstance(look.found, Place):
+            if not await self._goes_on(pane, call):
+                return _Placed(alone.boundary, look.entries)
             try:
                 turn = ModelTurn(look.found.message_id, look.found.offset)
                 return _Placed(ToolBoundary(call.incarnation_id, turn, look.found.batch_id), look.entries)
@@ -164,6 +172,24 @@ class ClaudeCodeAdapter:
             _LOGGER.warning("process %r has no provable turns from now on: %s", call.incarnation_id, look.found)
             _remember(self._without_turns, call.incarnation_id, None)
         return _Placed(alone.boundary, look.entries)
+
+    async def _goes_on(self, pane: Pane, call: _Call) -> bool:
+        """Whether the call's place can be compared with the turn of each proof that its process has open."""
+        if self._conversations.get(call.incarnation_id) == call.transcript:
+            return True
+        for one in await pane.intents():
+            turn = one.turn
+            if one.incarnation_id != call.incarnation_id or turn is None:
+                continue
+            try:
+                same = await _in_thread(partial(holds, call.transcript, turn.id, turn.ordinal, self._roots))
+            except RefusedPath:
+                same = False
+            if not same:
+                _LOGGER.warning("process %r: another conversation than that of an open proof", call.incarnation_id)
+                return False
+        _remember(self._conversations, call.incarnation_id, call.transcript)
+        return True
 
     async def _look(self, call: _Call, patience: float) -> Look:
         """Look for the call until it is found; deep at first, then only at what may have been added."""
@@ -196,7 +222,7 @@ class ClaudeCodeAdapter:
                 await self._batch_ended(pane, unseen.incarnation_id, unseen.event)
                 return True
             call = _Call.of(unseen.incarnation_id, unseen.event)
-            placed = (await self._place(call, 0)).boundary
+            placed = (await self._place(pane, call, 0)).boundary
         except ValueError:  # InvalidIdentifier is one
             return False
         await pane.pre_tool_use(evolve(placed, passed_unseen="yes"), wait_seconds=0)

@@ -4,10 +4,14 @@ Its hooks show neither the end of a batch nor the order of turns, and it wraps t
 own.  So its capabilities are none at any version, each call is a batch of its own without a turn, and the first call
 beside a pending intent makes the pane replace the process.
 
-The echo of a startup delivery is the `turn_id`, which the prompt's hook and every call that follows from it share.  A
-nested agent's hooks name its caller's session, have a `turn_id` of their own and carry `agent_id`; what it is asked and
-what it calls is never an echo, whatever its caller quoted to it.  The `turn_id` is remembered in memory alone: a bridge
-that restarts between the two loses it, and the process is replaced once more.
+The echo of a startup delivery is the `turn_id`, which the prompt's hook and every call that follows from it share.  An
+agent may answer that prompt without a call.  `Stop` says that it did, and so that its model was given the text; from
+then on any call of that process in the same session has the echo.  A nested agent's hooks name its caller's session,
+have a `turn_id` of their own and carry `agent_id`; what it is asked and what it calls is never an echo, whatever its
+caller quoted to it.
+
+All of this is remembered in memory alone: a bridge that restarts in between loses it, and the process is replaced once
+more.
 """
 
 from __future__ import annotations
@@ -37,7 +41,10 @@ class CodexAdapter:
 
     def __init__(self, spool: Path | None = None) -> None:
         self._gate = Gate(spool)
-        self._echoes: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._turns: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """The startup delivery ids, by the process and the turn that began with one."""
+        self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """The same by the process and its session, once that turn was answered."""
 
     @property
     def harness(self) -> str:
@@ -59,14 +66,19 @@ class CodexAdapter:
                 return answer_of(decision, boundary, verbatim=False)
             case "UserPromptSubmit":
                 await self._prompt(pane, incarnation_id, event)
+            case "Stop":
+                self._answered(incarnation_id, event)
             case _:
                 pass
         return HookAnswer()
 
     def _boundary(self, incarnation_id: str, event: Mapping[str, object]) -> ToolBoundary:
         turn_id, call = optional(event, "turn_id"), required(event, "tool_use_id")
-        nested = bool(optional(event, "agent_id"))
-        echo = None if nested else self._echoes.get((incarnation_id, turn_id))
+        echo = self._turns.get((incarnation_id, turn_id)) or self._sessions.get(
+            (incarnation_id, optional(event, "session_id"))
+        )
+        if optional(event, "agent_id"):
+            echo = None
         return ToolBoundary(incarnation_id, None, unproved_batch(turn_id, call), call, startup_delivery_id=echo)
 
     async def _retell(self, pane: Pane, unseen: Unseen) -> bool:
@@ -90,6 +102,17 @@ class CodexAdapter:
         answer = await pane.startup_ready(incarnation_id, tag.startup_delivery_id, tag.payload_sha256)
         if isinstance(answer, Refused):
             _LOGGER.warning("process %r: its startup input is refused: %s", incarnation_id, answer.reason)
-        self._echoes[incarnation_id, turn_id] = tag.startup_delivery_id
-        if len(self._echoes) > _REMEMBERED_MAX:
-            self._echoes.popitem(last=False)
+        _remember(self._turns, (incarnation_id, turn_id), tag.startup_delivery_id)
+
+    def _answered(self, incarnation_id: str, event: Mapping[str, object]) -> None:
+        """The model has answered a turn; if that began with the tag, it was given what the tag carries."""
+        echo = self._turns.get((incarnation_id, optional(event, "turn_id")))
+        session_id = optional(event, "session_id")
+        if echo is not None and session_id and not optional(event, "agent_id"):
+            _remember(self._sessions, (incarnation_id, session_id), echo)
+
+
+def _remember(echoes: OrderedDict[tuple[str, str], str], key: tuple[str, str], startup_delivery_id: str) -> None:
+    echoes[key] = startup_delivery_id
+    if len(echoes) > _REMEMBERED_MAX:
+        echoes.popitem(last=False)

@@ -30,6 +30,7 @@ __all__ = [
     "Look",
     "RefusedPath",
     "TranscriptMemory",
+    "holds",
     "look_for",
     "read_tail",
     "transcript_roots",
@@ -90,6 +91,18 @@ def read_tail(path: str, roots: Sequence[Path], window: int = WINDOW_BYTES) -> l
     with _opened(path, roots) as (descriptor, size):
         start = max(0, size - window)
         return read_entries(_read(descriptor, start, size - start), start)
+
+
+def holds(path: str, message_id: str, offset: int, roots: Sequence[Path]) -> bool:
+    """Whether that message begins at that byte of the transcript.  Blocking; raises `RefusedPath`."""
+    with _opened(path, roots) as (descriptor, _):
+        line = b""
+        while b"\n" not in line and len(line) < WINDOW_BYTES_MAX:
+            part = _read(descriptor, offset + len(line), WINDOW_BYTES)
+            if not part:
+                break
+            line += part
+        return any(entry.message_id == message_id for entry in read_entries(line.partition(b"\n")[0] + b"\n"))
 
 
 @contextmanager

@@ -122,7 +122,9 @@ HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
             ours=frozenset(
                 {
                     *("-p", "--print", "-c", "--continue", "-r", "--resume", "--session-id", "--fork-session"),
-                    *("--settings", "--bare", "--no-session-persistence"),
+                    *("--settings", "--bare", "--safe-mode", "--no-session-persistence"),  # the middle two: no hooks
+                    *("--bg", "--background", "--tmux", "-w", "--worktree"),  # the pane's process would be another
+                    "--from-pr",
                 }
             ),
         ),
@@ -153,8 +155,11 @@ def check_options(harness: str, options: Sequence[str]) -> None:
     for option in options:
         if row.undoing is not None and row.undoing.search(option):
             raise ValueError(f"{option!r:.100} sets what is fencepost's to set; leave it out")
-        if option.partition("=")[0] in row.ours:
-            raise ValueError(f"{option!r:.100} is given at each start by fencepost itself; leave it out")
+        name = option.partition("=")[0]
+        if name in row.ours or name[:2] in row.ours:  # the latter: a short option with more of them, or with its value
+            raise ValueError(
+                f"{option!r:.100} is given at each start by fencepost itself, or undoes what is; leave it out"
+            )
     if options and not options[0].startswith("-"):
         raise ValueError(
             f"{options[0]!r:.100} is no option; a first prompt is given with --prompt, since arguments are given again "

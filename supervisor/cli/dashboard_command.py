@@ -1,0 +1,44 @@
+"""`fencepost dashboard`."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import click
+
+from fencepost.supervisor.bridge.client import ClientError
+from fencepost.supervisor.bridge.dashboard.login import login_link
+from fencepost.supervisor.cli.output import JSON, Failed, say, say_json
+from fencepost.supervisor.cli.reading import FOLDER, default_folder
+
+__all__ = ["dashboard"]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fencepost dashboard --open
+  fencepost dashboard --folder /srv/fencepost
+"""
+)
+@FOLDER
+@click.option("--open", "open_it", is_flag=True, help="Open it in the user's browser.")
+@JSON
+def dashboard(folder: Path | None, open_it: bool, as_json: bool) -> None:
+    """Print a link that opens the bridge's dashboard.
+
+    The link works once, within a minute, in a browser of this machine, and lets whoever opens it do what only a human
+    decides: it is worth as much as the operator's token for as long as its session lasts.  Exit status: 0; 2 where no
+    bridge serves.
+    """
+    try:
+        link, seconds = login_link((folder or default_folder()).absolute())
+    except ClientError as error:
+        raise Failed(error) from error
+    if as_json:
+        say_json({"link": link, "seconds": seconds})
+    else:
+        say(link)
+    if open_it and not webbrowser.open(link):
+        raise Failed("there is no browser to open it in; open the link by hand")
