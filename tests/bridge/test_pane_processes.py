@@ -107,10 +107,15 @@ async def test_what_a_bridge_had_not_started_again_when_it_died_is_started_by_th
         assert again.about["session"] == run.about["session"]
         assert await again.batch("c1") == [None]
         assert [one.state for one in await life.pane.intents()] == [IntentState.ACKNOWLEDGED]
+        decided, unwanted = trio.Event(), PaneBook.unwanted
+
+        def decide(book: PaneBook, pane_id: str) -> None:
+            unwanted(book, pane_id)
+            decided.set()
+
+        monkeypatch.setattr(PaneBook, "unwanted", decide)
         again.tell(exit=0)
-        await life.until(
-            lambda event: event.kind == "incarnation.retired", (await life.kind("intent.acknowledged")).seq
-        )
+        await decided.wait()
     book = PaneBook(place.folder / "panes.json")
     assert not book.wants("left")  # nothing is owed, so no later bridge starts it
 
