@@ -20,7 +20,7 @@ The log gets names of routes and statuses, and a caller's words only with everyt
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -135,6 +135,7 @@ class ListenerApp:
         self._listener = listener
         self._under_way: Counter[str] = Counter()
         self._held: Counter[str] = Counter()  # bytes of bodies
+        self._parsing: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -223,13 +224,19 @@ class ListenerApp:
             body = await request.body(hold)
             try:
                 if body or name not in _BODY_IS_OPTIONAL:
-                    members = await _parsed(body)
+                    members = await self._parsed(body, identity.pane_id or OPERATOR)
             except wire.Malformed as error:
                 if name == "message":
                     return 400, wire.rejected({}, str(error))
                 raise
         call = Call(self._bridge, identity, found.parameters, request.query, members, request.left)
         return await HANDLERS[name](call)
+
+    async def _parsed(self, body: bytes, owner: str) -> dict[str, object]:
+        """The members of a body.  Long ones of one owner are parsed one by one: threads take turns with all others."""
+        if len(body) < _PARSED_ASIDE:
+            return wire.parse(body)
+        return await trio.to_thread.run_sync(wire.parse, body, limiter=self._parsing[owner])
 
 
 def _ids(identity: Identity, found: Match) -> dict[str, str]:
@@ -240,12 +247,6 @@ def _ids(identity: Identity, found: Match) -> dict[str, str]:
 
 
 _BODY_IS_OPTIONAL: Final = {"acknowledge", "head_acknowledge"}
-
-
-async def _parsed(body: bytes) -> dict[str, object]:
-    if len(body) < _PARSED_ASIDE:
-        return wire.parse(body)
-    return await trio.to_thread.run_sync(wire.parse, body)
 
 
 class _Request:
