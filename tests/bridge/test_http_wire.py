@@ -28,6 +28,8 @@ from fencepost.supervisor import (
     StoreFault,
 )
 from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.adapters.answers import denial
+from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits
 from fencepost.supervisor.bridge.routes import Listener
 
@@ -182,6 +184,43 @@ async def test_a_harnesss_own_http_hook_that_cannot_be_decided_keeps_the_call_fr
         assert said.status_code == 200
         denied = json.loads(said.content).get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
         assert denied == ("PreToolUse" in event.values())
+
+
+DEEP = b'{"hook_event_name":"PreToolUse","tool_input":' + b'{"a":' * 300 + b"1" + b"}" * 301
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("", DEEP),
+        ("", b'{"hook_event_name":"PreToolUse","tool_input":{"a":1,"a":2}}'),
+        ("", b'{"hook_event_name":"PreToolUse","tool_input":{"a":1e999}}'),
+        ("", b'{"tool_input":"' + b"x" * 2_000 + b'"}'),
+        ("&wait=soon", b"{}"),
+        ("&harness=plain", b"{}"),
+    ],
+    ids=["deep", "twice", "infinite", "long", "wait", "harness twice"],
+)
+async def test_nothing_in_a_call_lets_it_run_past_a_harnesss_own_hook(query, body):
+    async with world(limits=Limits(body_bytes_max=2_000)) as there, there.entitled(Listener.FLEET) as client:
+        path = f"/seats/{OURS}/hook?harness=plain&incarnation=i{query}"
+        said = await client.post(path, content=body)
+        assert (said.status_code, said.content) == (200, denial(NO_ANSWER))
+        theirs = await client.post(path.replace(OURS, THEIRS), content=body)
+        assert theirs.status_code == 403
+
+
+async def test_a_pane_whose_requests_are_used_up_has_its_calls_denied_by_a_harnesss_own_hook():
+    limits = Limits(pane_connections_max=2)
+    async with world(limits=limits) as there, there.entitled(Listener.FLEET) as client, trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(client.get, f"/seats/{OURS}/events?wait=30")
+        while len(there.bridge.stopping._under_way) < 2:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        said = await client.post(f"/seats/{OURS}/hook?harness=plain&incarnation=i", json={})
+        assert (said.status_code, said.content) == (200, denial(NO_ANSWER))
+        there.bridge.stopping.asked.set()
 
 
 WELL_FORMED = {"intent_id": "i", "incarnation_id": "i", "turn_id": "t", "batch_id": "b"}
