@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 
 import trio
 from attrs import define, evolve, field
@@ -32,6 +34,7 @@ class PaneProcesses:
     adapters: Mapping[str, Adapter]
     _current: dict[str, str] = field(factory=dict[str, str], init=False)
     """The incarnation whose process each pane has, as far as this life knows."""
+    _learning: defaultdict[str, trio.Lock] = field(factory=lambda: defaultdict(trio.Lock), init=False)
 
     def started(self, pane_id: str, incarnation_id: str) -> None:
         """The process of this incarnation is the pane's from now on."""
@@ -106,22 +109,34 @@ class PaneProcesses:
         await self.launcher.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
         return living is not None
 
-    def heard(self, pane_id: str, incarnation_id: str, event: Mapping[str, object]) -> None:
-        """A hook of the pane spoke: learn which conversation its process has now.
+    async def heard(self, pane_id: str, incarnation_id: str, event: Mapping[str, object]) -> None:
+        """A hook of the pane spoke: learn which conversation its process has now.  Durable on return.
 
         Only a main chain's prompt of the process that lives there is believed; a conversation is changed by a prompt.
         """
-        session_id = event.get("session_id")
-        if (
-            event.get("hook_event_name") == "UserPromptSubmit"
-            and not event.get("agent_id")
-            and self._current.get(pane_id) == incarnation_id
-            and isinstance(session_id, str)
-            and 1 <= len(session_id) <= 256
-            and session_id.isascii()
-            and session_id.isprintable()
-        ):
-            self.book.learn_session(pane_id, session_id)
+        session_id = _conversation_in(event)
+        if session_id is None:
+            return
+        # One write of a pane at a time, in a thread: a hook can name as many conversations as it likes.
+        async with self._learning[pane_id]:
+            spec = self.book.get(pane_id)
+            if spec is not None and spec.session_id != session_id and self._current.get(pane_id) == incarnation_id:
+                learn = partial(self.book.learn_session, pane_id, session_id, instead_of=spec.session_id)
+                await trio.to_thread.run_sync(learn)
+
+
+def _conversation_in(event: Mapping[str, object]) -> str | None:
+    session_id = event.get("session_id")
+    if (
+        event.get("hook_event_name") == "UserPromptSubmit"
+        and not event.get("agent_id")
+        and isinstance(session_id, str)
+        and 1 <= len(session_id) <= 256
+        and session_id.isascii()
+        and session_id.isprintable()
+    ):
+        return session_id
+    return None
 
 
 async def _version(spec: PaneSpec) -> str:
