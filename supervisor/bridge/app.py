@@ -20,7 +20,7 @@ The log gets names of routes and statuses, and a caller's words only with everyt
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -39,6 +39,7 @@ from fencepost.supervisor import (
 )
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity, identify
 from fencepost.supervisor.bridge.dashboard.browser import Visitor, identify_browser
 from fencepost.supervisor.bridge.dashboard.live import Stream
@@ -46,6 +47,7 @@ from fencepost.supervisor.bridge.dashboard.pages import Visit, serve_page
 from fencepost.supervisor.bridge.dashboard.routes import PAGES
 from fencepost.supervisor.bridge.handler_table import HANDLERS
 from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
+from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import ROUTES, Listener, Match, match
@@ -135,6 +137,7 @@ class ListenerApp:
         self._listener = listener
         self._under_way: Counter[str] = Counter()
         self._held: Counter[str] = Counter()  # bytes of bodies
+        self._parsing: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -143,11 +146,12 @@ class ListenerApp:
         stopping, request = self._bridge.stopping, _Request(scope, receive, self._bridge.limits)
         seen, cut = self._bridge.telemetry.began(self._listener), stopping.begin()
         response: Response | None = None
+        found = match(self._listener, request.method, request.raw_path, (*ROUTES, *PAGES))
         try:
             with cut:
-                response = await self._respond(request, seen)
+                response = await self._respond(request, found, seen)
             if cut.cancelled_caught:
-                response = _failure(503, "the bridge is stopping")
+                response = _failed(found, request, 503, "the bridge is stopping")
         except Gone:
             return
         finally:
@@ -156,8 +160,7 @@ class ListenerApp:
         if response is not None:
             await request.send(response, send)
 
-    async def _respond(self, request: _Request, seen: Seen) -> Response:
-        found = match(self._listener, request.method, request.raw_path, (*ROUTES, *PAGES))
+    async def _respond(self, request: _Request, found: Match | None, seen: Seen) -> Response:
         if found is None:
             return _failure(404, "not found")
         seen.route, seen.method = found.route.name, found.route.method
@@ -170,7 +173,7 @@ class ListenerApp:
             seen.error = ascii(error)[:300]
             if found.route.browser:
                 return _response(self._bridge.dashboard.failure(*_told(error)))
-            return _failure(*_told(error))
+            return _failed(found, request, *_told(error))
         return _response(answered)
 
     async def _serve(self, request: _Request, found: Match, seen: Seen) -> Answered:
@@ -223,13 +226,19 @@ class ListenerApp:
             body = await request.body(hold)
             try:
                 if body or name not in _BODY_IS_OPTIONAL:
-                    members = await _parsed(body)
+                    members = await self._parsed(body, identity.pane_id or OPERATOR)
             except wire.Malformed as error:
                 if name == "message":
                     return 400, wire.rejected({}, str(error))
                 raise
         call = Call(self._bridge, identity, found.parameters, request.query, members, request.left)
         return await HANDLERS[name](call)
+
+    async def _parsed(self, body: bytes, owner: str) -> dict[str, object]:
+        """The members of a body.  Long ones of one owner are parsed one by one: threads take turns with all others."""
+        if len(body) < _PARSED_ASIDE:
+            return wire.parse(body)
+        return await trio.to_thread.run_sync(wire.parse, body, limiter=self._parsing[owner])
 
 
 def _ids(identity: Identity, found: Match) -> dict[str, str]:
@@ -240,12 +249,6 @@ def _ids(identity: Identity, found: Match) -> dict[str, str]:
 
 
 _BODY_IS_OPTIONAL: Final = {"acknowledge", "head_acknowledge"}
-
-
-async def _parsed(body: bytes) -> dict[str, object]:
-    if len(body) < _PARSED_ASIDE:
-        return wire.parse(body)
-    return await trio.to_thread.run_sync(wire.parse, body)
 
 
 class _Request:
@@ -335,6 +338,19 @@ def _response(answered: Answered) -> Response:
         return answered
     status, members = answered
     return _Json(members, status, _HEADERS)
+
+
+def _failed(found: Match | None, request: _Request, status: int, detail: str) -> Response:
+    """The answer of a route that failed.  A harness's own hook takes any status but 200 for leave to run the call.
+
+    What an agent puts into a call may be too long or too deep, and its programs may use all of its pane's connections
+    up, so no such failure may be told to a harness by its status.  Who is nobody is told so: nothing is decided there.
+    """
+    is_harness = found is not None and found.route.name == "hook" and b"harness" in request.query
+    if not is_harness or status in {401, 403}:
+        return _failure(status, detail)
+    headers = {**_HEADERS, "connection": "close"}
+    return Response(denial(NO_ANSWER), 200, headers, "application/json")
 
 
 def _failure(status: int, detail: str) -> JSONResponse:

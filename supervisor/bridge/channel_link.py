@@ -23,7 +23,7 @@ from attrs import field, frozen
 
 from fencepost.supervisor import MailboxEvent, Response
 from fencepost.supervisor.bridge import wire
-from fencepost.supervisor.bridge.hook import status_of
+from fencepost.supervisor.bridge.hook import CONNECT_AGAIN_SECONDS, status_of
 from fencepost.supervisor.bridge.routes import UUID
 
 __all__ = ["ClaimTransport", "Fleet", "Link", "Local", "MailboxSource"]
@@ -44,11 +44,23 @@ class Local:
     path: str
 
     async def connect(self) -> trio.SocketStream:
-        """Raises OSError; ConnectionRefusedError where nobody listens."""
-        try:
-            return await trio.open_unix_socket(self.path)
-        except FileNotFoundError as error:  # the bridge takes its socket away when it ends
-            raise ConnectionRefusedError(str(error)) from error
+        """Raises OSError; ConnectionRefusedError where nobody listens.
+
+        Where others connect faster than they are let in, it waits its turn: the kernel then refuses to wait, and trio
+        takes that for a connection.
+        """
+        while True:
+            try:
+                stream = await trio.open_unix_socket(self.path)
+            except FileNotFoundError as error:  # the bridge takes its socket away when it ends
+                raise ConnectionRefusedError(str(error)) from error
+            try:
+                stream.socket.getpeername()
+            except OSError:
+                await trio.aclose_forcefully(stream)
+                await trio.sleep(CONNECT_AGAIN_SECONDS)
+            else:
+                return stream
 
     def again(self, endpoints: Mapping[str, object]) -> Local:
         """The same listener where the bridge says that it is now."""

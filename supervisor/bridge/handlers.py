@@ -239,7 +239,7 @@ async def _decided(call: Call, asked: wire.HookEvent) -> HookAnswer:
         if said is None:
             raise TypeError("the adapter did not answer")
     if call.bridge.processes is not None:
-        call.bridge.processes.heard(call.pane.pane_id, asked.incarnation_id, asked.event)
+        await call.bridge.processes.heard(call.pane.pane_id, asked.incarnation_id, asked.event)
     return said
 
 

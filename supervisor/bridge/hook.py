@@ -54,6 +54,7 @@ WRITING_SECONDS = 20.0
 """How long after the deadline a slow reader is waited for; the harness waits ten seconds longer."""
 MARGIN_SECONDS = 0.5
 """What the end of this process itself may take."""
+CONNECT_AGAIN_SECONDS = 0.005
 FALLBACK_SECONDS = 2.0
 """What of the deadline is kept for the fallback, at most a third of it."""
 
@@ -118,7 +119,10 @@ class Voice:
             return False
         try:
             while data:
-                data = data[os.write(1, data) :]
+                try:
+                    data = data[os.write(1, data) :]
+                except BlockingIOError:
+                    _wait_until_writable()
         finally:
             self._written.release()
         return True
@@ -126,18 +130,35 @@ class Voice:
     def watch(self) -> NoReturn:
         """Wait for the deadline, deny if nobody has spoken, and end the process.
 
-        A harness that reads slowly gets to the end of what is being said to it: half a decision is none.
+        A harness that reads slowly gets to the end of what is being said to it: half a decision is none.  For one that
+        never reads there is an end, whoever speaks.
         """
         time.sleep(max(0.0, self.deadline - time.monotonic()))
         try:
-            if not self.say(FIXED_DENIAL if self.gates_a_tool else b""):
-                self._written.acquire(timeout=WRITING_SECONDS)
+            try:
+                _thread.start_new_thread(self._deny, ())
+            except RuntimeError:  # no thread is left, so this one takes the risk
+                self._deny()
+            self._written.acquire(timeout=WRITING_SECONDS)
         finally:
             os._exit(0)
+
+    def _deny(self) -> None:
+        try:
+            self.say(FIXED_DENIAL if self.gates_a_tool else b"")
+        except OSError as error:
+            complain(error)
 
     def left(self, kept_back: float = 0.0) -> float:
         """Seconds until the deadline, less what is kept back."""
         return max(0.0, self.deadline - kept_back - time.monotonic())
+
+
+def _wait_until_writable() -> None:
+    """Wait until stdout takes more: whoever made the pipe may have made it one that nobody waits for."""
+    import select
+
+    select.select([], [1], [])
 
 
 # -- what is asked ---------------------------------------------------------------------------------------------------
@@ -247,9 +268,17 @@ def exchange(path: str, request: bytes, seconds: float) -> bytes:
     import _socket  # the plain one: the wrapper around it takes as long to import as json does
 
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    give_up_at = time.monotonic() + seconds
     try:
         connection.settimeout(seconds)
-        connection.connect(path)
+        while True:
+            try:
+                connection.connect(path)
+                break
+            except BlockingIOError:  # others connect faster than they are let in; a timeout does not cover that
+                if time.monotonic() >= give_up_at:
+                    raise
+                time.sleep(CONNECT_AGAIN_SECONDS)
         connection.sendall(request)
         parts: list[bytes] = []
         size = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
@@ -42,6 +44,7 @@ class PaneProcesses:
     _leaving: set[str] = field(factory=set[str], init=False)
     """Panes whose book speaks of the next process already, so that the present one is not believed."""
     _locks: dict[str, trio.Lock] = field(factory=dict[str, trio.Lock], init=False)
+    _learning: defaultdict[str, trio.Lock] = field(factory=lambda: defaultdict(trio.Lock), init=False)
 
     def started(self, pane_id: str, incarnation_id: str) -> None:
         """The process of this incarnation is the pane's from now on."""
@@ -184,27 +187,43 @@ class PaneProcesses:
     def _lock(self, pane_id: str) -> trio.Lock:
         return self._locks.setdefault(pane_id, trio.Lock())
 
-    def heard(self, pane_id: str, incarnation_id: str, event: Mapping[str, object]) -> None:
-        """A hook of the pane spoke: learn which conversation its process has now.
+    async def heard(self, pane_id: str, incarnation_id: str, event: Mapping[str, object]) -> None:
+        """A hook of the pane spoke: learn which conversation its process has now.  Durable on return.
 
         Only a main chain's prompt of the process that lives there is believed; a conversation is changed by a prompt.
         """
-        session_id = event.get("session_id")
-        if (
-            event.get("hook_event_name") == "UserPromptSubmit"
-            and not event.get("agent_id")
-            and self._current.get(pane_id) == incarnation_id
-            and pane_id not in self._leaving
-            and isinstance(session_id, str)
-            and 1 <= len(session_id) <= 256
-            and session_id.isascii()
-            and session_id.isprintable()
-            and not session_id.startswith("-")  # no start could be given it
-        ):
+        session_id = _conversation_in(event)
+        if session_id is None:
+            return
+        # One write of a pane at a time, in a thread: a hook can name as many conversations as it likes.
+        async with self._learning[pane_id]:
+            spec = self.book.get(pane_id)
+            if spec is None or spec.session_id == session_id or not self._is_believed(pane_id, incarnation_id):
+                return
+            learn = partial(self.book.learn_session, pane_id, session_id, instead_of=spec.session_id)
             try:
-                self.book.learn_session(pane_id, session_id)
+                await trio.to_thread.run_sync(learn)
             except OSError:  # the prompt was judged, and its answer counts more
                 log.exception("pane %r: its conversation could not be written down", pane_id)
+
+    def _is_believed(self, pane_id: str, incarnation_id: str) -> bool:
+        return self._current.get(pane_id) == incarnation_id and pane_id not in self._leaving
+
+
+def _conversation_in(event: Mapping[str, object]) -> str | None:
+    """The conversation that a main chain's prompt names, if a start could be given it."""
+    session_id = event.get("session_id")
+    if (
+        event.get("hook_event_name") == "UserPromptSubmit"
+        and not event.get("agent_id")
+        and isinstance(session_id, str)
+        and 1 <= len(session_id) <= 256
+        and session_id.isascii()
+        and session_id.isprintable()
+        and not session_id.startswith("-")
+    ):
+        return session_id
+    return None
 
 
 async def _version(spec: PaneSpec) -> str:

@@ -186,9 +186,16 @@ class PaneBook:
         """The pane stays without a process until somebody starts it.  Durable on return."""
         self._change(pane_id, lambda spec: evolve(spec, wanted=False))
 
-    def learn_session(self, pane_id: str, session_id: str) -> None:
-        """A hook told which conversation the pane's process has.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, session_id=session_id))
+    def learn_session(self, pane_id: str, session_id: str, *, instead_of: str | None) -> None:
+        """A hook told which conversation the pane's process has, instead of the one it had.  Durable on return.
+
+        Nothing is changed if another one was written down meanwhile: that is another process's.
+        """
+
+        def change(spec: PaneSpec) -> PaneSpec:
+            return evolve(spec, session_id=session_id) if spec.session_id == instead_of else spec
+
+        self._change(pane_id, change)
 
     def give_prompt(self, pane_id: str, prompt: str | None) -> None:
         """The next start says this first; None: nothing.  Durable on return."""

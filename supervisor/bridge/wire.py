@@ -19,6 +19,7 @@ from attrs import frozen
 
 from fencepost.supervisor import Answer, InboundPost, MailboxEvent, Receipt, Refused, Stop, Unchanged
 from fencepost.supervisor.bridge.adapters import Delivered, HookAnswer
+from fencepost.supervisor.bridge.pieces import has_too_many_pieces
 
 __all__ = [
     "DEPTH_MAX",
@@ -70,6 +71,8 @@ class Malformed(ValueError):  # noqa: N818 - what it is, not an error of ours
 
 def parse(body: bytes) -> dict[str, object]:
     """The one object of a body.  Raises `Malformed`."""
+    if has_too_many_pieces(body):
+        raise Malformed("the body has too many values")
     try:
         value: object = json.loads(
             body.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_number, parse_float=_finite

@@ -140,6 +140,29 @@ async def test_a_socket_nobody_listens_on_is_a_refused_connection(tmp_path):
         await Link(OURS, Local(str(tmp_path / "local.sock"))).ask("GET", "messages")
 
 
+async def test_behind_others_who_connect_faster_than_they_are_let_in_it_waits_its_turn(tmp_path, autojump_clock):
+    import socket
+
+    path = str(tmp_path / "local.sock")
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as other:
+        listening.bind(path)
+        listening.listen(0)
+        other.connect(path)
+        with pytest.raises(TimeoutError):
+            await Link(OURS, Local(path)).ask("GET", "messages", seconds=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_let_in, listening, other)
+            with trio.fail_after(1):
+                stream = await Local(path).connect()
+            await stream.aclose()
+
+
+async def _let_in(listening, other):
+    await trio.sleep(0.5)
+    with listening.accept()[0]:
+        other.close()
+
+
 async def test_an_address_that_fails_otherwise_is_not_taken_for_a_refusal(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="directory") as raised:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -488,6 +489,59 @@ async def test_the_tag_in_a_nested_agents_prompt_is_no_handshake(tmp_path) -> No
         )
         (answer,) = await alive.all(alive.session.turn("c"))
         assert reason_in(answer).startswith("This process did not prove")
+
+
+# -- another pane ------------------------------------------------------------------------------------------------------
+
+
+async def test_what_another_pane_says_of_a_process_takes_no_proof_from_it(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        other = alive.supervisor.pane("pane/2")
+        lost = alive.session.call("nowhere")
+        await alive.adapter.on_hook(
+            other, alive.incarnation_id, lost, 0
+        )  # no proof: that process has no turns any more
+        await alive.pane.detect(moved("main-1", "main-2"))
+        (answer,) = await alive.all(alive.session.turn("a"))
+        assert reason_in(answer).encode() == payload_of("main-2")
+
+
+async def test_what_another_pane_says_crowds_no_echo_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(claude, "_REMEMBERED_MAX", 2)
+    async with life(tmp_path) as alive:
+        await alive.hook(alive.session.prompt(await restarted(alive), written=False))  # so that only its hook told it
+        for number in range(3):
+            said = {"hook_event_name": "UserPromptSubmit", "prompt_id": f"p{number}", "prompt": "go"}
+            await alive.adapter.on_hook(alive.supervisor.pane("pane/2"), "process", said, 0)
+        assert await alive.all(alive.session.turn("a")) == [ALLOWED]
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+
+
+async def test_a_pane_that_has_all_its_transcripts_read_at_once_holds_up_no_other(tmp_path, monkeypatch) -> None:
+    looked, begun, released = TranscriptMemory.look_for, trio.Event(), threading.Event()
+    in_runtime = trio.lowlevel.current_trio_token()
+    reading: list[str] = []
+
+    def slow(memory, path, call, *more):
+        if not call.startswith("flood"):
+            return looked(memory, path, call, *more)
+        reading.append(call)
+        in_runtime.run_sync_soon(begun.set)
+        released.wait(60)
+        return looked(memory, path, call, *more)
+
+    monkeypatch.setattr(TranscriptMemory, "look_for", slow)
+    async with life(tmp_path) as alive, trio.open_nursery() as nursery:
+        other = alive.supervisor.pane("pane/2")
+        for number in range(60):  # more than trio has threads for
+            nursery.start_soon(alive.adapter.on_hook, other, "process", alive.session.ended(f"flood{number}"), 0)
+        await begun.wait()
+        try:
+            with trio.fail_after(20):
+                assert await alive.all(alive.session.turn("a")) == [ALLOWED]
+            assert len(reading) == 1
+        finally:
+            released.set()
 
 
 # -- hostile events ----------------------------------------------------------------------------------------------------

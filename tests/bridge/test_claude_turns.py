@@ -167,3 +167,16 @@ def test_a_line_nested_beyond_all_reason_is_skipped(session) -> None:
         file.write(b'{"promptId":' + b"[" * 200_000 + b"\n")
     session.turn("b")
     assert {place_of(entries(session), call).message_id for call in "ab"} == {"msg_1", "msg_2"}
+
+
+def test_a_line_of_more_values_than_anybody_says_is_skipped(session) -> None:
+    said = session.assistant("msg_1", tool_use("a"))[0]
+    session.write(
+        {**said, "more": [[]] * 100_000},
+        {**said, "more": "[{,\\" * 100_000},
+        session.assistant("msg_2", tool_use("b"))[0],
+    )
+    found = entries(session)
+    assert len(found) == 2
+    session.write({**said, "more": [[]] * 100_001})
+    assert entries(session) == found

@@ -12,7 +12,7 @@ from bridges import Workspace, moved, payload_of
 from hypothesis import given, strategies as st
 
 from fencepost.supervisor import Capabilities, IntentState, Reason, open_supervisor
-from fencepost.supervisor.bridge.adapters import HookAnswer
+from fencepost.supervisor.bridge.adapters import HookAnswer, codex
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.hook import open_spool
 from fencepost.supervisor.bridge.startup_tag import tagged_input
@@ -162,6 +162,20 @@ async def test_what_a_nested_agent_was_told_and_calls_is_no_echo(tmp_path) -> No
         assert (await alive.intent()).state is IntentState.MATERIALIZED  # nobody has the files' news yet
         await alive.prompt(said, "t7")
         assert reason_in(await alive.call("b", "t7", agent_id="nested")).startswith("This process did not prove")
+
+
+async def test_what_another_pane_says_crowds_no_echo_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(codex, "_REMEMBERED_MAX", 1)
+    async with life(tmp_path) as alive:
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.call("z")
+        await alive.start()
+        told = tagged_input(alive.launch.startup)
+        await alive.prompt(told)
+        said = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "turn_id": "t2", "prompt": told}
+        await alive.adapter.on_hook(alive.supervisor.pane("pane-2"), "process", said, 0)
+        assert await alive.call("a") == ALLOWED
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
 
 
 async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hook_programs import PROGRAM, SLOW_MACHINE, asked_of, call, finish, place, response, served, started
@@ -213,6 +217,29 @@ def test_a_listener_that_never_accepts_costs_no_more_than_the_deadline(here) -> 
     assert ran.seconds < 2 + SLOW_MACHINE
 
 
+def test_behind_others_who_connect_faster_than_they_are_let_in_it_waits_its_turn(here, monkeypatch) -> None:
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(here.socket))
+        listener.listen(0)
+        first.connect(str(here.socket))
+        tries = []
+
+        def sleep(seconds: float) -> None:
+            tries.append(seconds)
+            if len(tries) == 3:
+                listener.accept()[0].close()
+                threading.Thread(target=answer).start()
+
+        def answer() -> None:
+            with listener.accept()[0] as connection:
+                connection.recv(1 << 16)
+                connection.sendall(response(ALLOW))
+
+        monkeypatch.setattr(hook, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+        assert hook.exchange(str(here.socket), hook.request_of("pane", b"{}"), 20).endswith(json.dumps(ALLOW).encode())
+        assert len(tries) == 3
+
+
 @pytest.mark.parametrize("path", ["{folder}/not/there.sock", "{folder}/" + "x" * 300, "relative.sock"])
 def test_a_socket_that_is_none_is_no_answer(here, path) -> None:
     ran = here.run(call(), FENCEPOST_SOCKET=path.format(folder=here.folder))
@@ -257,6 +284,57 @@ def test_a_harness_that_reads_after_the_deadline_gets_the_whole_decision(here) -
         assert process.wait(SLOW_MACHINE) == 0
         process.stdout.close()
         process.stderr.close()
+
+
+def test_half_a_decision_is_gone_on_with_where_a_pipe_does_not_wait(monkeypatch) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    write, came = os.write, []
+    monkeypatch.setattr(hook, "os", SimpleNamespace(write=lambda _, data: write(writing, data)))
+    monkeypatch.setattr(hook, "_wait_until_writable", lambda: came.append(os.read(reading, 1 << 20)))
+    said = denial("x" * 300_000)
+    assert hook.Voice(0).say(said)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as rest:
+        assert b"".join([*came, rest.read()]) == said
+    assert len(came) > 1
+
+
+def test_a_pipe_that_nobody_waits_for_gets_the_whole_decision(here) -> None:
+    long = {**TOLD, "stdout": denial("x" * 1_000_000).decode()}
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with served(here.socket, lambda c: c.sendall(response(long))), os.fdopen(reading, "rb") as stdout:
+        options = ["--event", "PreToolUse", "--deadline", "15"]
+        process = subprocess.Popen([*PROGRAM, *options], env=here.environment, stdin=subprocess.PIPE, stdout=writing)
+        os.close(writing)
+        process.stdin.write(json.dumps(call()).encode())
+        process.stdin.close()
+        assert stdout.read() == long["stdout"].encode()
+        assert process.wait(SLOW_MACHINE) == 0
+
+
+def test_a_pipe_that_is_full_and_never_read_keeps_no_process_after_its_deadline(here) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 65_536)
+    os.set_blocking(writing, True)
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(hook.__file__).parent)!r}); sys.argv[1:] = ['--deadline', '1'];"
+        " import hook; hook.WRITING_SECONDS = 0.5; hook.main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", program], env=here.environment, stdin=subprocess.PIPE, stdout=writing
+    )
+    try:
+        assert process.wait(SLOW_MACHINE) == 0
+    finally:
+        process.kill()
+        process.stdin.close()
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_harness_that_has_closed_its_end_costs_nothing(here) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import threading
 from functools import partial
 
 import pytest
@@ -27,6 +28,8 @@ from fencepost.supervisor import (
     StoreFault,
 )
 from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.adapters.answers import denial
+from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits
 from fencepost.supervisor.bridge.routes import Listener
 
@@ -56,6 +59,10 @@ BROKEN = [
     (b'{"a":' + b"[" * 250 + b"]" * 250 + b"}", "nested too deeply"),
     (b'{"a":' + b"[" * 100_000, "nested too deeply"),
     (b'{"a":' * 100_000, "nested too deeply"),
+    (b'{"a":[' + b"[]," * 200_000 + b"[]]}", "too many values"),
+    (b'{"a":["' + rb'\\",[],"\",' * 200_000 + b'"]}', "too many values"),
+    (b"{" + b'"a":"b",' * 200_001 + b'"a":1}', "too many values"),
+    (b'{"a":[' + b'"' * 3_000_000 + b"," * 300_000, "too many values"),
 ]
 
 
@@ -68,6 +75,12 @@ def test_what_is_no_object_of_ours_is_malformed(body, why):
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 FLAT = SCALARS | st.lists(SCALARS, max_size=4) | st.dictionaries(st.text(), SCALARS, max_size=4)
 DOCUMENTS = FLAT | st.lists(FLAT, max_size=4) | st.dictionaries(st.text(), FLAT, max_size=4)
+
+
+@pytest.mark.parametrize("text", ["[{,", '"', '\\"', "\\", '\\",['])
+def test_a_text_may_have_whatever_marks_values_elsewhere(text):
+    members = {"a": text * 300_000, "b\\": [text, 1], text: None}
+    assert wire.parse(json.dumps(members).encode()) == members
 
 
 @settings(max_examples=30)
@@ -171,6 +184,43 @@ async def test_a_harnesss_own_http_hook_that_cannot_be_decided_keeps_the_call_fr
         assert said.status_code == 200
         denied = json.loads(said.content).get("hookSpecificOutput", {}).get("permissionDecision") == "deny"
         assert denied == ("PreToolUse" in event.values())
+
+
+DEEP = b'{"hook_event_name":"PreToolUse","tool_input":' + b'{"a":' * 300 + b"1" + b"}" * 301
+
+
+@pytest.mark.parametrize(
+    ("query", "body"),
+    [
+        ("", DEEP),
+        ("", b'{"hook_event_name":"PreToolUse","tool_input":{"a":1,"a":2}}'),
+        ("", b'{"hook_event_name":"PreToolUse","tool_input":{"a":1e999}}'),
+        ("", b'{"tool_input":"' + b"x" * 2_000 + b'"}'),
+        ("&wait=soon", b"{}"),
+        ("&harness=plain", b"{}"),
+    ],
+    ids=["deep", "twice", "infinite", "long", "wait", "harness twice"],
+)
+async def test_nothing_in_a_call_lets_it_run_past_a_harnesss_own_hook(query, body):
+    async with world(limits=Limits(body_bytes_max=2_000)) as there, there.entitled(Listener.FLEET) as client:
+        path = f"/seats/{OURS}/hook?harness=plain&incarnation=i{query}"
+        said = await client.post(path, content=body)
+        assert (said.status_code, said.content) == (200, denial(NO_ANSWER))
+        theirs = await client.post(path.replace(OURS, THEIRS), content=body)
+        assert theirs.status_code == 403
+
+
+async def test_a_pane_whose_requests_are_used_up_has_its_calls_denied_by_a_harnesss_own_hook():
+    limits = Limits(pane_connections_max=2)
+    async with world(limits=limits) as there, there.entitled(Listener.FLEET) as client, trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(client.get, f"/seats/{OURS}/events?wait=30")
+        while len(there.bridge.stopping._under_way) < 2:
+            await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        said = await client.post(f"/seats/{OURS}/hook?harness=plain&incarnation=i", json={})
+        assert (said.status_code, said.content) == (200, denial(NO_ANSWER))
+        there.bridge.stopping.asked.set()
 
 
 WELL_FORMED = {"intent_id": "i", "incarnation_id": "i", "turn_id": "t", "batch_id": "b"}
@@ -440,6 +490,32 @@ async def test_all_bodies_of_a_pane_are_bounded_and_cost_no_other():
             assert answer.status_code == 400
             gate.set()
         assert (await client.post(path, content=b"x" * 1_000)).status_code == 400
+
+
+async def test_one_panes_long_bodies_are_parsed_one_by_one_and_hold_up_no_other(monkeypatch):
+    parse, begun, released, parsing = wire.parse, trio.Event(), threading.Event(), []
+    in_runtime = trio.lowlevel.current_trio_token()
+
+    def slow(body):
+        if not body.startswith(b"slow"):
+            return parse(body)
+        parsing.append(len(body))
+        in_runtime.run_sync_soon(begun.set)
+        released.wait(60)
+        return parse(body)
+
+    monkeypatch.setattr(wire, "parse", slow)
+    async with world() as there, there.entitled(Listener.FLEET) as client, trio.open_nursery() as nursery:
+        for _ in range(60):  # more than trio has threads for
+            nursery.start_soon(partial(client.post, f"/seats/{OURS}/hook", content=b"slow" * 20_000, timeout=None))
+        await begun.wait()
+        try:
+            with trio.fail_after(20):
+                theirs = {"authorization": f"Bearer {there.links[THEIRS]}"}
+                answer = await client.post(f"/seats/{THEIRS}/hook", content=b"x" * 70_000, headers=theirs)
+            assert (answer.status_code, len(parsing)) == (400, 1)
+        finally:
+            released.set()
 
 
 async def test_a_slow_body_times_out(autojump_clock):

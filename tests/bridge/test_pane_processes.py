@@ -401,7 +401,7 @@ def test_what_cannot_be_written_down_is_not_believed_either(tmp_path):
         lambda: book.put("left", evolve(spec, prompt="other")),
         lambda: book.put("right", spec),
         lambda: book.take_prompt("left"),
-        lambda: book.learn_session("left", "other"),
+        lambda: book.learn_session("left", "other", instead_of=None),
     ):
         with pytest.raises(OSError, match="directory"):
             change()

@@ -21,14 +21,14 @@ prompt id that the call carries.  The handshake is then made up for first, as it
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
-from attrs import evolve, field, frozen
+from attrs import Factory, define, evolve, field, frozen
 
 from fencepost.supervisor import Capabilities, InvalidIdentifier, ModelTurn, Pane, Refused, ToolBoundary
 from fencepost.supervisor.bridge.adapters import HookAnswer
@@ -62,6 +62,7 @@ _LOOK_SECONDS: Final = 1.0
 """How long the transcript is waited for: its last line may be half written, and it is written before the hook runs."""
 _LOOK_AGAIN_SECONDS: Final = 0.02
 _REMEMBERED_MAX: Final = 4096
+"""Of each kind, a pane."""
 
 
 @frozen
@@ -93,6 +94,22 @@ class _Placed:
     entries: Sequence[Entry] = field(default=(), repr=False)
 
 
+@define(eq=False)
+class _Known:
+    """What is remembered of one pane.  What another pane's processes say neither changes it nor crowds it out."""
+
+    echoes: OrderedDict[tuple[str, str], str | None] = Factory(OrderedDict[tuple[str, str], str | None])
+    without_turns: OrderedDict[str, None] = Factory(OrderedDict[str, None])
+    conversations: OrderedDict[str, str] = Factory(OrderedDict[str, str])
+    memory: TranscriptMemory = Factory(TranscriptMemory)
+    reading: trio.CapacityLimiter = Factory(lambda: trio.CapacityLimiter(1))
+    """One transcript of a pane is read at a time: a long one keeps a thread and the interpreter busy for seconds."""
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Read a file without holding up other panes; a file system that hangs costs this pane alone."""
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self.reading)
+
+
 class ClaudeCodeAdapter:
     """See `Adapter`.  Runs on trio; one serves all panes.
 
@@ -104,11 +121,8 @@ class ClaudeCodeAdapter:
         self, spool: Path | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
     ) -> None:
         self._gate = Gate(spool)
-        self._memory = TranscriptMemory()
         self._transcripts = transcripts
-        self._echoes: OrderedDict[tuple[str, str], str | None] = OrderedDict()
-        self._without_turns: OrderedDict[str, None] = OrderedDict()
-        self._conversations: OrderedDict[str, str] = OrderedDict()
+        self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
     @property
     def _roots(self) -> Sequence[Path]:
@@ -157,9 +171,10 @@ class ClaudeCodeAdapter:
         )
         if call.nested:
             return alone
-        if call.incarnation_id in self._without_turns:
-            return _Placed(alone.boundary, await self._tail(call.transcript))
-        look = await self._look(call, patience)
+        known = self._known[pane.pane_id]
+        if call.incarnation_id in known.without_turns:
+            return _Placed(alone.boundary, await self._tail(known, call.transcript))
+        look = await self._look(known, call, patience)
         if isinstance(look.found, Place):
             if not await self._goes_on(pane, call):
                 return _Placed(alone.boundary, look.entries)
@@ -170,35 +185,36 @@ class ClaudeCodeAdapter:
                 pass  # a message id that is none
         if look.found is not NoTurn.NESTED:
             _LOGGER.warning("process %r has no provable turns from now on: %s", call.incarnation_id, look.found)
-            _remember(self._without_turns, call.incarnation_id, None)
+            _remember(known.without_turns, call.incarnation_id, None)
         return _Placed(alone.boundary, look.entries)
 
     async def _goes_on(self, pane: Pane, call: _Call) -> bool:
         """Whether the call's place can be compared with the turn of each proof that its process has open."""
-        if self._conversations.get(call.incarnation_id) == call.transcript:
+        known = self._known[pane.pane_id]
+        if known.conversations.get(call.incarnation_id) == call.transcript:
             return True
         for one in await pane.intents():
             turn = one.turn
             if one.incarnation_id != call.incarnation_id or turn is None:
                 continue
             try:
-                same = await _in_thread(partial(holds, call.transcript, turn.id, turn.ordinal, self._roots))
+                same = await known.read(partial(holds, call.transcript, turn.id, turn.ordinal, self._roots))
             except RefusedPath:
                 same = False
             if not same:
                 _LOGGER.warning("process %r: another conversation than that of an open proof", call.incarnation_id)
                 return False
-        _remember(self._conversations, call.incarnation_id, call.transcript)
+        _remember(known.conversations, call.incarnation_id, call.transcript)
         return True
 
-    async def _look(self, call: _Call, patience: float) -> Look:
+    async def _look(self, known: _Known, call: _Call, patience: float) -> Look:
         """Look for the call until it is found; deep at first, then only at what may have been added."""
         give_up_at = trio.current_time() + min(patience, _LOOK_SECONDS)
         deepest = WINDOW_BYTES_MAX
         while True:
             try:
-                look = await _in_thread(
-                    partial(self._memory.look_for, call.transcript, call.tool_use_id, self._roots, deepest)
+                look = await known.read(
+                    partial(known.memory.look_for, call.transcript, call.tool_use_id, self._roots, deepest)
                 )
             except RefusedPath as refused:
                 look = Look(NoTurn.MISSING)  # the file of a new session may be about to be made
@@ -209,9 +225,9 @@ class ClaudeCodeAdapter:
             deepest = WINDOW_BYTES
             await trio.sleep(_LOOK_AGAIN_SECONDS)
 
-    async def _tail(self, transcript: str) -> Sequence[Entry]:
+    async def _tail(self, known: _Known, transcript: str) -> Sequence[Entry]:
         try:
-            return await _in_thread(partial(read_tail, transcript, self._roots))
+            return await known.read(partial(read_tail, transcript, self._roots))
         except RefusedPath:
             return ()
 
@@ -235,8 +251,9 @@ class ClaudeCodeAdapter:
         calls, transcript = calls_of(event), optional(event, "transcript_path")
         if optional(event, "agent_id") or not calls:
             return
+        known = self._known[pane.pane_id]
         try:
-            look = await _in_thread(partial(self._memory.look_for, transcript, min(calls), self._roots))
+            look = await known.read(partial(known.memory.look_for, transcript, min(calls), self._roots))
         except RefusedPath as refused:
             _LOGGER.warning("process %r: %s", incarnation_id, ascii(str(refused)))
             return
@@ -256,14 +273,14 @@ class ClaudeCodeAdapter:
         await self._heard(pane, incarnation_id, prompt_id, startup_of(prompt))
 
     async def _echo(self, pane: Pane, call: _Call, entries: Sequence[Entry]) -> str | None:
-        key = (call.incarnation_id, call.prompt_id)
-        if key not in self._echoes:
+        key, echoes = (call.incarnation_id, call.prompt_id), self._known[pane.pane_id].echoes
+        if key not in echoes:
             texts = prompt_texts(entries, call.prompt_id)
             if not texts:
                 return None  # not within reach, and perhaps not there: nothing is remembered
             tags = [tag for text in texts if (tag := startup_of(text)) is not None]
             await self._heard(pane, call.incarnation_id, call.prompt_id, tags[0] if tags else None)
-        return self._echoes[key]
+        return echoes[key]
 
     async def _heard(self, pane: Pane, incarnation_id: str, prompt_id: str, tag: StartupTag | None) -> None:
         """A prompt was accepted: tell the pane if it is a startup input, and remember which prompt that was.
@@ -274,7 +291,8 @@ class ClaudeCodeAdapter:
             answer = await pane.startup_ready(incarnation_id, tag.startup_delivery_id, tag.payload_sha256)
             if isinstance(answer, Refused):
                 _LOGGER.warning("process %r: its startup input is refused: %s", incarnation_id, answer.reason)
-        _remember(self._echoes, (incarnation_id, prompt_id), None if tag is None else tag.startup_delivery_id)
+        echoes = self._known[pane.pane_id].echoes
+        _remember(echoes, (incarnation_id, prompt_id), None if tag is None else tag.startup_delivery_id)
 
 
 def _remember(kept: OrderedDict[K, T], key: K, value: T) -> None:
@@ -283,8 +301,3 @@ def _remember(kept: OrderedDict[K, T], key: K, value: T) -> None:
     kept.move_to_end(key)
     if len(kept) > _REMEMBERED_MAX:
         kept.popitem(last=False)
-
-
-async def _in_thread(read: Callable[[], T]) -> T:
-    """Read a file without holding up other panes; a file system that hangs costs a thread and no more."""
-    return await trio.to_thread.run_sync(read, abandon_on_cancel=True)

@@ -26,6 +26,8 @@ from enum import Enum
 
 from attrs import frozen
 
+from fencepost.supervisor.bridge.pieces import has_too_many_pieces
+
 __all__ = ["Entry", "NoTurn", "Place", "begins_here", "completed", "place_of", "prompt_texts", "read_entries"]
 
 _NOTHING: Mapping[str, object] = {}
@@ -124,6 +126,8 @@ def prompt_texts(entries: Sequence[Entry], prompt_id: str) -> list[str]:
 def _entry(line: bytes, offset: int) -> Entry | None:
     if b'"assistant"' not in line and b'"promptId"' not in line:
         return None  # attachments and bookkeeping are most of a transcript's bytes
+    if has_too_many_pieces(line):
+        return None
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):

@@ -17,10 +17,12 @@ more.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from attrs import Factory, define
 
 from fencepost.supervisor import Capabilities, Pane, Refused, ToolBoundary
 from fencepost.supervisor.bridge.adapters import HookAnswer
@@ -34,6 +36,17 @@ __all__ = ["CodexAdapter"]
 
 _LOGGER: Final = logging.getLogger(__name__)
 _REMEMBERED_MAX: Final = 4096
+"""Of each kind, a pane."""
+
+
+@define(eq=False)
+class _Known:
+    """What is remembered of one pane.  What another pane's processes say neither changes it nor crowds it out."""
+
+    turns: OrderedDict[tuple[str, str], str] = Factory(OrderedDict[tuple[str, str], str])
+    """The startup delivery ids, by the process and the turn that began with one."""
+    sessions: OrderedDict[tuple[str, str], str] = Factory(OrderedDict[tuple[str, str], str])
+    """The same by the process and its session, once that turn was answered."""
 
 
 class CodexAdapter:
@@ -41,10 +54,7 @@ class CodexAdapter:
 
     def __init__(self, spool: Path | None = None) -> None:
         self._gate = Gate(spool)
-        self._turns: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """The startup delivery ids, by the process and the turn that began with one."""
-        self._sessions: OrderedDict[tuple[str, str], str] = OrderedDict()
-        """The same by the process and its session, once that turn was answered."""
+        self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
     @property
     def harness(self) -> str:
@@ -61,20 +71,21 @@ class CodexAdapter:
         """See `Adapter.on_hook`."""
         match kind_of(event):
             case "PreToolUse":
-                boundary = self._boundary(incarnation_id, event)
+                boundary = self._boundary(pane, incarnation_id, event)
                 decision = await self._gate.pre_tool_use(pane, boundary, wait_seconds, self._retell)
                 return answer_of(decision, boundary, verbatim=False)
             case "UserPromptSubmit":
                 await self._prompt(pane, incarnation_id, event)
             case "Stop":
-                self._answered(incarnation_id, event)
+                self._answered(pane, incarnation_id, event)
             case _:
                 pass
         return HookAnswer()
 
-    def _boundary(self, incarnation_id: str, event: Mapping[str, object]) -> ToolBoundary:
+    def _boundary(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> ToolBoundary:
         turn_id, call = optional(event, "turn_id"), required(event, "tool_use_id")
-        echo = self._turns.get((incarnation_id, turn_id)) or self._sessions.get(
+        known = self._known[pane.pane_id]
+        echo = known.turns.get((incarnation_id, turn_id)) or known.sessions.get(
             (incarnation_id, optional(event, "session_id"))
         )
         if optional(event, "agent_id"):
@@ -86,7 +97,7 @@ class CodexAdapter:
         try:
             if kind_of(unseen.event) != "PreToolUse":
                 return True
-            passed = self._boundary(unseen.incarnation_id, unseen.event)
+            passed = self._boundary(pane, unseen.incarnation_id, unseen.event)
         except ValueError:
             return False
         passed = ToolBoundary(passed.incarnation_id, None, passed.batch_id, passed_unseen="yes")
@@ -102,14 +113,15 @@ class CodexAdapter:
         answer = await pane.startup_ready(incarnation_id, tag.startup_delivery_id, tag.payload_sha256)
         if isinstance(answer, Refused):
             _LOGGER.warning("process %r: its startup input is refused: %s", incarnation_id, answer.reason)
-        _remember(self._turns, (incarnation_id, turn_id), tag.startup_delivery_id)
+        _remember(self._known[pane.pane_id].turns, (incarnation_id, turn_id), tag.startup_delivery_id)
 
-    def _answered(self, incarnation_id: str, event: Mapping[str, object]) -> None:
+    def _answered(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> None:
         """The model has answered a turn; if that began with the tag, it was given what the tag carries."""
-        echo = self._turns.get((incarnation_id, optional(event, "turn_id")))
+        known = self._known[pane.pane_id]
+        echo = known.turns.get((incarnation_id, optional(event, "turn_id")))
         session_id = optional(event, "session_id")
         if echo is not None and session_id and not optional(event, "agent_id"):
-            _remember(self._sessions, (incarnation_id, session_id), echo)
+            _remember(known.sessions, (incarnation_id, session_id), echo)
 
 
 def _remember(echoes: OrderedDict[tuple[str, str], str], key: tuple[str, str], startup_delivery_id: str) -> None:
