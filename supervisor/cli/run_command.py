@@ -13,7 +13,7 @@ import click
 from fencepost.supervisor.bridge.client import Members
 from fencepost.supervisor.cli.operator_commands import asking, operator_of
 from fencepost.supervisor.cli.output import JSON, Failed, on_terminal, say, say_json, shown
-from fencepost.supervisor.cli.reading import FOLDER, default_folder
+from fencepost.supervisor.cli.reading import FOLDER, default_folder, needing_extra
 
 __all__ = ["run", "stop"]
 
@@ -148,13 +148,9 @@ def _process_of(pane: str) -> str:
 
 
 def _ensure_served(folder: Path) -> None:
-    try:
+    with needing_extra():  # the background bridge could only say so in its log
         from fencepost.supervisor.bridge import app as _needed
         from fencepost.supervisor.bridge.background import BridgeNotStarted, ensure_served
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("fencepost"):
-            raise
-        raise Failed(f"there is no {error.name}: install fencepost[bridge]") from error
     del _needed
     try:
         if ensure_served(folder):
