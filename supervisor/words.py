@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from fencepost.actors.pane_state import CONFLICTED_STATES
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.ladder import Stage, Stop
 from fencepost.mailbox.records import DeliveryMode, IncarnationRecord, IntentRecord, IntentState
@@ -42,10 +43,7 @@ def delivery_in_words(delivery: DeliveryRecord) -> str:
 
 def needs_a_person(intent: IntentRecord) -> bool:
     """Whether nothing but a person's word leads on."""
-    return intent.exhausted_at is not None or intent.state in {
-        IntentState.RECOVERY_REQUIRED,
-        IntentState.TOPOLOGY_DIVERGED,
-    }
+    return intent.exhausted_at is not None or intent.state in CONFLICTED_STATES
 
 
 def why_it_waits(intent: IntentRecord, latest: IncarnationRecord | None, head_id: str | None) -> str | None:
