@@ -178,10 +178,10 @@ async def _in_words(call: Call, work: Callable[[], Awaitable[T]]) -> T | Answere
         return failed(400, error)
 
 
-def failed(status: int, error: Exception) -> Answered:
-    """The answer that tells an operator why it failed, in the error's own words, and a line of the log."""
+def failed(status: int, error: Exception, **more: object) -> Answered:
+    """The answer that tells an operator why it failed, in the error's own words, with `more` members; logged too."""
     log.info("operator: %d (%s)", status, ascii(error)[:300])
-    return status, _error(_plain(str(error)))
+    return status, {**_error(_plain(str(error))), **more}
 
 
 def _answered(said: Mapping[str, object] | Answered) -> Answered:

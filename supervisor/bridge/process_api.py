@@ -37,8 +37,7 @@ async def run_process(call: Call) -> Answered:
         else:
             launch = await processes.again(pane_id, wire.optional_text(members, "prompt"), replace=replace)
     except LaunchBlocked as blocked:
-        status, said = failed(409, blocked)
-        return status, {**said, "intent_id": blocked.intent_id, "state": blocked.state}
+        return failed(409, blocked, intent_id=blocked.intent_id, state=blocked.state)
     except LookupError as error:
         raise NotFound(str(error)) from None
     except _NOT_STARTED as error:
