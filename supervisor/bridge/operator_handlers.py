@@ -27,6 +27,7 @@ from fencepost.supervisor import (
     TransitionKind,
 )
 from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.escaped import escaped
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
 from fencepost.supervisor.overview import Fleet, fleet
 from fencepost.supervisor.pane_history import PaneHistory, pane_history
@@ -194,8 +195,7 @@ def _error(words: str) -> dict[str, object]:
 
 def _plain(text: str) -> str:
     """Printable and not long, whatever a runtime's words may repeat."""
-    short = text if len(text) <= _WORDS_MAX else f"{text[:_WORDS_MAX]}…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+    return escaped(text if len(text) <= _WORDS_MAX else f"{text[:_WORDS_MAX]}…")
 
 
 OPERATOR_HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {
