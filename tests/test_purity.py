@@ -52,6 +52,7 @@ PURE = {
     "fencepost.mailbox.records",
     "fencepost.mailbox.strict_json",
     "fencepost.supervisor.bridge.adapters.claude_turns",
+    "fencepost.supervisor.bridge.pieces",
     "fencepost.supervisor.fence",
     "fencepost.supervisor.incarnation_state",
     "fencepost.supervisor.restart_policy",

@@ -78,6 +78,11 @@ class ConnectionState(Protocol):
         """The process that connected, where the kernel tells."""
         ...
 
+    @property
+    def written(self) -> int:
+        """Bytes that were written to it so far; a server says of none that it was not."""
+        ...
+
     def claim(self, owner: str) -> bool:
         """The connection is this owner's from now on; False if he has too many."""
         ...
@@ -322,14 +327,22 @@ class _Request:
                 await response(scope, self._receive, send)
                 nursery.cancel_scope.cancel()
             return
+        before = 0 if self.connection is None else self.connection.written
+        report, response.background = response.background, None
         with trio.move_on_after(self._limits.send_seconds):
             if self._is_read:  # then nothing comes in that would have to be drained
                 await response(scope, self._receive, send)
+                if report is not None and self._got(len(response.body), before):
+                    await report()
                 return
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.left)
                 await response(scope, self._receive, send)
                 nursery.cancel_scope.cancel()
+
+    def _got(self, size: int, before: int) -> bool:
+        """Whether an answer of that size went out whole: the server drops what can not be sent, and says nothing."""
+        return self.connection is None or self.connection.written - before >= size
 
 
 def _response(answered: Answered) -> Response:

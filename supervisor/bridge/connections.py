@@ -47,6 +47,7 @@ class _Connection:
     connections: Connections
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     owner: str | None = None
+    written: int = 0
 
     def claim(self, owner: str) -> bool:
         """See `app.ConnectionState`; behind a proxy it may be one owner's after the other's."""
@@ -84,7 +85,7 @@ class Connections:
                 return
             with connection.scope:
                 state = LifespanState({CONNECTION: connection})
-                bounded: Any = _BoundedStream(stream, self._limits.send_seconds)
+                bounded: Any = _BoundedStream(connection, self._limits.send_seconds)
                 await _Http11(self._app, self._config, self._context, state, bounded)
         except Exception as error:  # noqa: BLE001 - one connection's trouble is no other's
             log.warning("%s: a connection failed: %s", self._listener, ascii(error)[:300])
@@ -152,8 +153,9 @@ def _config(limits: Limits) -> Config:
 class _BoundedStream:
     """A socket stream whose sending has a deadline: hypercorn sends shielded, and a client may never read."""
 
-    def __init__(self, stream: trio.SocketStream, send_seconds: float) -> None:
-        self._stream = stream
+    def __init__(self, connection: _Connection, send_seconds: float) -> None:
+        self._connection = connection
+        self._stream = stream = connection.stream
         self._send_seconds = send_seconds
         self.socket = stream.socket
         self.receive_some = stream.receive_some
@@ -163,6 +165,7 @@ class _BoundedStream:
     async def send_all(self, data: bytes) -> None:
         with trio.move_on_after(self._send_seconds):
             await self._stream.send_all(data)
+            self._connection.written += len(data)
             return
         await trio.aclose_forcefully(self._stream)
         raise trio.BrokenResourceError("the client does not read")

@@ -56,6 +56,7 @@ LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 _PART_BYTES: Final = 65_536
 _STDERR_BYTES_MAX: Final = 4096
 _GRACE_SECONDS: Final = 2.0
+_LAST_WORDS_SECONDS: Final = 1.0
 
 
 class NoAnswer(Exception):  # noqa: N818 - what it is
@@ -132,7 +133,10 @@ class CommandReconciler:
                 failure = error
             finally:
                 await _killed(process)
-            nursery.cancel_scope.cancel()
+            if failure is not None:  # its last words are in the pipe; what it left running may hold that open
+                nursery.cancel_scope.deadline = trio.current_time() + _LAST_WORDS_SECONDS
+            else:
+                nursery.cancel_scope.cancel()
         if failure is not None or answer is None:
             # Escaped: what it wrote may be in either.
             ended, last = str(failure).encode("unicode_escape").decode(), bytes(said).decode(errors="replace")

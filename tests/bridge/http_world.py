@@ -77,6 +77,7 @@ class _Peer:
     """What a server would say of the connection."""
 
     peer: Process | None
+    written: int = 0
 
     def claim(self, owner):
         return True
@@ -103,7 +104,13 @@ class World:
         app = ListenerApp(self.bridge, listener)
 
         async def connected(scope, receive, send):
-            await app({**scope, "state": {CONNECTION: _Peer(peer)}}, receive, send)
+            seen = _Peer(peer)
+
+            async def written(message):
+                await send(message)
+                seen.written += len(message.get("body", b""))
+
+            await app({**scope, "state": {CONNECTION: seen}}, receive, written)
 
         return connected
 

@@ -27,6 +27,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters import HookAnswer, spool as spool_module
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.spool import parse_spool
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
@@ -454,6 +455,51 @@ async def test_a_pass_of_a_call_nobody_finds_is_a_maybe(here) -> None:
         adapter, incarnation = adapter_of(here, session), here.environment["FENCEPOST_INCARNATION"]
         answer = await adapter.on_hook(pane, incarnation, event, 5)
     assert b"not known whether a call" in answer.stdout
+
+
+async def test_a_hook_of_nobody_does_not_forget_what_is_lost_of_the_process_that_lives(here) -> None:
+    session = ClaudeSession(here.folder)
+    async with opened(here) as pane:
+        dead = (await launched(here, pane)).incarnation_id
+        await launched(here, pane)
+    here.run({"hook_event_name": "PreToolUse", "prompt_id": "p", "transcript_path": str(session.path)})  # of no call
+    async with opened(here) as pane:
+        (event,) = session.turn("a")
+        adapter, incarnation = adapter_of(here, session), here.environment["FENCEPOST_INCARNATION"]
+        for nobody in (dead, "nobody"):
+            assert (await adapter.on_hook(pane, nobody, event, 5)).stdout
+        assert len(here.spooled()) == 1
+        answer = await adapter.on_hook(pane, incarnation, event, 5)
+        assert b"not known whether a call" in answer.stdout
+        assert here.spooled() == []
+
+
+async def test_who_leaves_while_a_long_spool_is_taken_in_leaves_the_rest_of_it_to_the_next(here) -> None:
+    async with opened(here) as pane:
+        await launched(here, pane)
+    for number in range(3):
+        here.run(call(f"toolu_{number}"))
+    told = []
+
+    async def retell(_pane, unseen) -> bool:
+        if len(told) == 2 and not leaving.cancel_called:
+            leaving.cancel()  # the hook's deadline is over
+        await trio.lowlevel.checkpoint()
+        told.append(unseen.event["tool_use_id"])
+        return True
+
+    async with opened(here) as pane:
+        gate = Gate(here.spool)
+        boundary = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
+        with trio.CancelScope() as leaving:
+            await gate.pre_tool_use(pane, boundary, 0, retell)
+        assert leaving.cancelled_caught
+        assert isinstance(await gate.pre_tool_use(pane, boundary, 0, retell), Allow)
+        assert told == ["toolu_0", "toolu_1", "toolu_2"]
+        assert here.spooled() == []
+        here.run(call("toolu_3"), FENCEPOST_SOCKET=str(here.folder / "nobody.sock"), FENCEPOST_SPOOL=str(here.spool))
+        await gate.pre_tool_use(pane, boundary, 0, retell)
+        assert told[3:] == ["toolu_3"]
 
 
 async def test_a_pass_of_a_dead_process_is_a_dead_letter_and_holds_nobody_up(here) -> None:

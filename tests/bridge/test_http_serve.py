@@ -17,7 +17,8 @@ import trio.testing
 from attrs import evolve
 from bridge.http_world import OPERATOR_TOKEN, OURS, THEIRS, served, until, world
 
-from fencepost.supervisor import Outbound, Stage, Stop
+from fencepost.supervisor import Outbound, Pane, Stage, Stop
+from fencepost.supervisor.bridge.adapters import Delivered, HookAnswer
 from fencepost.supervisor.bridge.limits import Limits
 from fencepost.supervisor.bridge.routes import Listener
 from fencepost.supervisor.bridge.serve import Addresses, CannotListen, serve
@@ -274,6 +275,36 @@ async def test_a_client_that_does_not_read_is_let_go(tmp_path):
             await stream.receive_some(1)  # it has begun to answer
             await until(lambda: not there.bridge.stopping._under_way)
             assert (await ask(where, "GET", f"/seats/{OURS}/messages"))[0] == 200
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_payload_that_a_harnesss_own_hook_did_not_get_whole_is_not_delivered(leaves, tmp_path, monkeypatch):
+    reported = []
+
+    async def on_hook(*_):
+        return HookAnswer(b"x" * 20_000_000, 0, Delivered("i", "i", "t", "b"))
+
+    async def mark_delivered(*ids):
+        reported.append(ids)
+
+    async with world(limits=Limits(send_seconds=2)) as there, served(there, tmp_path) as where:
+        monkeypatch.setattr(there.adapter, "on_hook", on_hook)
+        monkeypatch.setattr(Pane, "mark_delivered", mark_delivered)
+        path = f"/seats/{OURS}/hook?harness=plain&incarnation=i"
+        async with await connect(where) as stream:
+            await stream.send_all(head("POST", path, length=2) + b"{}")
+            await stream.receive_some(1)  # it has begun to answer
+            with contextlib.suppress(trio.BrokenResourceError), trio.fail_after(20):
+                while not leaves:  # until the bridge has given it up
+                    await stream.send_all(b" ")
+                    await trio.sleep(0.01)
+        assert (await ask(where, "GET", f"/seats/{OURS}/messages"))[0] == 200
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert reported == []
+        async with await connect(where) as stream:
+            await stream.send_all(head("POST", path, length=2) + b"{}")
+            assert (await read(stream))[0] == 200
+            await until(lambda: len(reported) == 1)
 
 
 async def test_silent_connections_keep_nobody_out(tmp_path):

@@ -8,6 +8,7 @@ first question does not wait for a reconciliation; the second one does, and need
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,9 @@ _LOGGER: Final = logging.getLogger(__name__)
 _NO_BARRIER: Final = frozenset({IntentState.DETECTED, IntentState.ACKNOWLEDGED, IntentState.SUPERSEDED})
 """As the hook program reads the store (`hook._BARRIERS`)."""
 
+_NOBODY: Final = frozenset({Reason.UNKNOWN_INCARNATION, Reason.OTHER_PANE, Reason.RETIRED_INCARNATION})
+"""Why a hook of a process that does not live in the pane is blocked."""
+
 _HELD: Final = BlockGeneric(
     Reason.RECONCILING, "What ran while the supervisor was away is still being written down. Try again shortly."
 )
@@ -35,6 +39,9 @@ class Gate:
 
     def __init__(self, folder: Path | None) -> None:
         self._spool = None if folder is None else Spool(folder)
+        self._taken: defaultdict[str, dict[int, Unseen]] = defaultdict(dict)
+        """What each pane was told of its spool, by its place in it: a caller may leave before all of it is told, and
+        the next one goes on from there."""
 
     async def pre_tool_use(
         self,
@@ -72,17 +79,23 @@ class Gate:
         spooled: Spooled,
         retell: Callable[[Pane, Unseen], Awaitable[bool]],
     ) -> Decision:
-        unclear = spooled.unclear
-        for unseen in spooled.unseen:
-            if await _was_denied(pane, unseen):
+        taken, lost = self._taken[pane.pane_id], set[str]()
+        for place, unseen in enumerate(spooled.unseen):
+            if taken.get(place) == unseen or await _was_denied(pane, unseen):
                 continue
-            if not await retell(pane, unseen) and unseen.incarnation_id == boundary.incarnation_id:
-                unclear = True
+            if await retell(pane, unseen):
+                taken[place] = unseen
+            else:
+                lost.add(unseen.incarnation_id)
+        unclear = spooled.unclear or boundary.incarnation_id in lost
         if unclear:
             boundary = evolve(boundary, passed_unseen="maybe")
         decision = await pane.pre_tool_use(boundary, wait_seconds=0)
-        if not unclear or isinstance(decision, BlockRestart):
+        # What is lost of another process is forgotten only with a process that lives: then the other one does not.
+        is_nobody = isinstance(decision, BlockGeneric) and decision.reason in _NOBODY
+        if isinstance(decision, BlockRestart) or not (unclear or (lost and is_nobody)):
             spooled.clear()
+            del self._taken[pane.pane_id]
         return decision
 
 
