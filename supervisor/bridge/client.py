@@ -1,6 +1,6 @@
 """The operator's client of a bridge that serves from a folder of this user: blocking, for programs of one request.
 
-    bridge = Operator(Path("~/.local/state/fencepost").expanduser())
+    bridge = Operator(default_folder())  # of `folder`; or wherever `fencepost serve --folder` was told
     bridge.status()["panes"]
 
 The folder tells where the bridge listens and holds the token; both must be private to this user, or nothing is sent.
@@ -26,6 +26,7 @@ from fencepost.supervisor.bridge.auth import Unsafe, read_operator_token, read_p
 __all__ = [
     "BridgeStopping",
     "ClientError",
+    "Members",
     "NoAnswer",
     "NobodyServes",
     "NotNow",
@@ -105,10 +106,15 @@ class Operator:
         members = {"via": via, "text": text, "delivery_id": delivery_id}
         return self.request("POST", f"{_of_pane(pane_id)}/deliveries", members, seconds=seconds)
 
+    def url(self, path: str) -> str:
+        """Where the operator's listener has this path, for another program of this user; tells no token."""
+        host, port, _ = self._find()
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/{path}"
+
     def request(
         self, method: str, path: str, members: Mapping[str, object] | None = None, *, seconds: float | None = None
     ) -> Members:
-        """One request of any route; `members` get the wire's version."""
+        """One request of any route; `members` get the wire's version, and None sends no body."""
         host, port, token = self._find()
         body = None if members is None else json.dumps({"version": 1, **members}).encode("ascii")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
@@ -184,7 +190,9 @@ def _judged(status: int, content: bytes) -> Members:
         return cast("Members", members)
     words = str(members.get("error", f"status {status}"))
     if status == 401:
-        raise TokenRefused("the bridge does not know the token in operator.token: was it changed while it runs?")
+        raise TokenRefused(
+            "operator.token has another token than the bridge, which read it at its start: start it again"
+        )
     if status == 503:
         raise BridgeStopping(f"{words}; {_NOT_KNOWN}") if words == _STOPPING else NotNow(words)
     if status in {400, 404, 409, 413}:

@@ -1,95 +1,23 @@
-"""Every page over a store in every state, with texts of whoever; and what a human decides on one."""
+"""Every page over a store without anything in it, and over one with everything."""
 
 from __future__ import annotations
 
 import html
 import re
-from html.parser import HTMLParser
 
 import pytest
-from bridge.dashboard_world import (
-    BROKEN,
-    POSTED,
-    QUEUED,
-    REACHED,
-    TEXT,
-    UNCERTAIN,
-    damage,
-    dashboard_world,
-    make_broken,
-    make_busy,
-)
-from bridges import Harness, moved
+from bridge.dashboard_pages import BATCH, busy_dashboard, crawl, seen, text_of
+from bridge.dashboard_world import POSTED, QUEUED, REACHED, TEXT, dashboard_world
 
-from fencepost.supervisor import MechanismOutcome, ModelTurn, Outbound, PlannedCall, SyncStatus
+from fencepost.supervisor import SyncStatus
 from fencepost.supervisor.bridge.dashboard import views
 from fencepost.supervisor.bridge.dashboard.shown import SHOWN_MAX, shown
-from fencepost.supervisor.bridge.operator_api import ACTIONS
-
-BATCH = "batch%3Aworker-2%2Foperation-1%2Fturn-12"
-
-
-class _Links(HTMLParser):
-    """A page's links, and whether its elements are closed in order."""
-
-    VOID = frozenset({"meta", "link", "input", "br", "circle", "path", "rect", "line"})
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.open: list[str] = []
-        self.feed(page)
-        assert self.open == []
-        assert len(self.ids) == len(set(self.ids))
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.links += [found["href"]] if "href" in found else []
-        self.ids += [found["id"]] if "id" in found else []
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
-def text_of(page: str) -> str:
-    """What a reader sees of it, roughly, on one line."""
-    return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", page.partition('<main id="main" class="wide">')[2]).split()))
-
-
-async def crawl(browser) -> dict[str, str]:
-    """Every page that can be reached, by its path."""
-    seen: dict[str, str] = {}
-    ahead = ["/dashboard"]
-    while ahead:
-        path = ahead.pop()
-        if path in seen or path.startswith(("/dashboard/static", "#", "?")):
-            continue
-        answer = await browser.get(path)
-        assert answer.status_code == 200, path
-        seen[path] = answer.text
-        ahead += _Links(answer.text).links
-    return seen
-
-
-async def seen(browser, path: str) -> str:
-    answer = await browser.get(path)
-    assert answer.status_code == 200, answer.text
-    _Links(answer.text)
-    return text_of(answer.text)
 
 
 @pytest.fixture
 async def busy(tmp_path):
-    async with dashboard_world(tmp_path / "bridge.db") as there:
-        await make_busy(there)
-        async with there.browser() as browser:
-            yield there, browser
+    async with busy_dashboard(tmp_path / "bridge.db") as both:
+        yield both
 
 
 # -- empty -------------------------------------------------------------------------------------------------------------
@@ -160,7 +88,7 @@ async def test_a_pane_tells_its_processes_intents_and_messages(busy):
     said = await seen(browser, "/dashboard/panes/lead")
     assert "claude-code runs, epoch 3" in said
     assert said.count("replaced") >= 2
-    assert "Reached the pane, not yet consumed by the harness." in said
+    assert "Reached the pane, not yet consumed." in said
     assert "Accepted, and its turn ended: settled." in said
     said = await seen(browser, "/dashboard/panes/docs")
     assert "start 3 with a payload" in said
@@ -233,207 +161,3 @@ def test_what_is_shown_is_cut_and_spelled_out():
     assert not shown("x" * SHOWN_MAX).is_cut
     assert shown(b"\xff\x00\x1b[31m\r\n\xe2\x80\xae!\t").text == "\\xff\\x00\\x1b[31m\\r\n\\u202e!\t"
     assert shown("\ud800").text == "\\xed\\xa0\\x80"
-
-
-# -- broken ------------------------------------------------------------------------------------------------------------
-
-DAMAGE = {
-    "a payload that has changed": (
-        "worker-1",
-        "UPDATE intents SET payload = x'00' WHERE pane_id='worker-1' AND payload IS NOT NULL",
-    ),
-    "an intent of no state": ("worker-1", "UPDATE intents SET delivered_at = NULL WHERE state='delivered'"),
-    "a process with half a startup": (
-        "lead",
-        "UPDATE incarnations SET startup_epoch = 1 WHERE pane_id='lead' AND retired_at IS NULL",
-    ),
-    "a delivery that is two things": ("worker-1", "UPDATE deliveries SET stage = 'delivered' WHERE pane_id='worker-1'"),
-    "a batch of no calls": ("worker-2", "UPDATE batches SET calls_count = 0"),
-}
-
-
-@pytest.mark.parametrize(("pane_id", "sql"), DAMAGE.values(), ids=DAMAGE)
-async def test_a_damaged_row_faults_its_pane_and_no_page(busy, pane_id, sql):
-    there, browser = busy
-    damage(there.path, sql)
-    pages = await crawl(browser)
-    said = text_of(pages["/dashboard"])
-    assert f"{pane_id} faulted" in said
-    assert "6 panes: 1 faulted, " in said
-    assert "A row here cannot be read." in pages[f"/dashboard/panes/{pane_id}"]
-
-
-async def test_damage_that_no_pane_needs_any_more_is_told_where_it_stands(busy):
-    there, browser = busy
-    damage(there.path, "UPDATE incarnations SET retire_reason = NULL WHERE pane_id='docs'")
-    damage(there.path, "UPDATE calls SET status = 'planned', placed_at = NULL WHERE source_index = 0")
-    damage(there.path, f"UPDATE runs SET native = 'x', outcome = NULL WHERE delivery_id = '{POSTED}'")
-    damage(there.path, "UPDATE events SET data = 'no JSON' WHERE seq = (SELECT max(seq) FROM events)")
-    await crawl(browser)
-    assert "cannot be read" in await seen(browser, "/dashboard/health")
-    assert "cannot be read" in await seen(browser, "/dashboard/panes/lead")
-    assert "cannot be read" in await seen(browser, "/dashboard/panes/docs")
-    assert "Fleet lead faulted" in await seen(browser, "/dashboard/panes/lead")
-    assert "cannot be read" in await seen(browser, f"/dashboard/panes/worker-2/batches/{BATCH}")
-    assert "cannot be read" in await seen(browser, f"/dashboard/panes/lead/deliveries/{POSTED}")
-
-
-async def test_a_quarantined_actor_faults_its_pane_and_can_be_revived(tmp_path):
-    async with dashboard_world(tmp_path / "bridge.db", options=BROKEN) as there:
-        await make_broken(there)
-        async with there.browser() as browser:
-            assert "flaky faulted" in await seen(browser, "/dashboard")
-            assert "pane:flaky is quarantined" in await seen(browser, "/dashboard")
-            assert "pane:flaky It crashed too often" in await seen(browser, "/dashboard/health")
-            answer = await there.decide(browser, "revive", address="pane:flaky")
-            assert "Revive an actor: applied" in text_of(answer.text)
-            assert "flaky in sync" in await seen(browser, "/dashboard")
-
-
-async def test_a_store_that_failed_is_told_while_the_bridge_still_answers(busy):
-    there, browser = busy
-    there.supervisor._runtime._store.refuse(OSError("the disk is full"))
-    with pytest.raises(Exception, match="disk"):
-        await there.supervisor.pane("lead").detect(moved("main-9a2e", "main-ffff"))
-    said = await seen(browser, "/dashboard/health")
-    assert "The store failed." in said
-    assert "the disk is full" in said
-
-
-async def test_a_store_that_cannot_be_read_is_503_and_a_page(busy):
-    there, browser = busy
-    there.bridge.supervisor.reader().close()
-    there.path.rename(there.path.with_name("gone.db"))
-    answer = await browser.get("/dashboard")
-    assert (answer.status_code, "cannot answer now" in answer.text) == (503, True)
-    said = await seen(browser, "/dashboard/health")
-    assert "The store cannot be read beside the runtime." in said
-    assert "does not exist" in said
-    assert not there.bridge.stopping.asked.is_set()  # who looks into a store stops no bridge
-
-
-# -- texts of whoever --------------------------------------------------------------------------------------------------
-
-HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>{{ 7 * 7 }}{% raw %}javascript:alert(3)"""
-HOSTILE_ID = HOSTILE.replace("\n", "")
-
-
-async def test_hostile_ids_and_texts_are_escaped_everywhere(tmp_path):
-    async with dashboard_world(tmp_path / "bridge.db") as there:
-        await make_hostile(there)
-        async with there.browser() as browser:
-            pages = await crawl(browser)
-            assert len(pages) > 10
-            for path in list(pages):
-                for show in ("text", "payload", "0", "reply"):
-                    pages[f"{path}?show={show}"] = (await browser.get(f"{path.partition('?')[0]}?show={show}")).text
-            for path, page in pages.items():
-                assert "<script>alert" not in page, path
-                assert "<img" not in page, path
-                assert all(one.startswith(("/dashboard", "#", "?")) for one in _Links(page).links), path
-            assert sum("&lt;script&gt;alert(1)" in page for page in pages.values()) > 5
-            assert sum("{{ 7 * 7 }}" in page for page in pages.values()) > 5  # as it stands, and nobody's template
-
-
-async def make_hostile(there):
-    pane = there.supervisor.pane(HOSTILE_ID)
-    there.seats.admit(HOSTILE_ID)
-    await pane.launch(HOSTILE_ID, HOSTILE_ID)
-    harness = await Harness.start(pane)
-    await pane.detect(moved(HOSTILE_ID, HOSTILE_ID[:60]))
-    await harness.call(1, HOSTILE_ID)
-    await harness.pane.retire(harness.incarnation_id, HOSTILE)
-    other = there.supervisor.pane("other/pane ?&#")
-    await other.launch("claude-code")
-    calls = [PlannedCall(HOSTILE_ID, "search", {"name": HOSTILE}), PlannedCall("second", HOSTILE, {}, refusal=HOSTILE)]
-    await (await other.start_batch(HOSTILE_ID, ModelTurn(HOSTILE_ID, 1), HOSTILE_ID, calls)).wait()
-    there.mechanism.says = [MechanismOutcome("uncertain", HOSTILE, HOSTILE, HOSTILE)]
-    await other.deliver(Outbound(HOSTILE, "opencode", UNCERTAIN))
-    await other.mark_delivered(HOSTILE_ID, HOSTILE_ID, HOSTILE_ID, HOSTILE_ID)
-    reviewer = there.supervisor.pane("reviewer")
-    await reviewer.detect(moved("a", "b", ambiguous=HOSTILE))
-
-
-async def test_a_hostile_query_is_escaped_or_refused(busy):
-    _, browser = busy
-    for query in (
-        "?pane=%3Cscript%3Ealert(1)%3C/script%3E",
-        "?delivery_id=%22%3E%3Cimg%20src=x%3E",
-        "?pane=%ff%00",
-        "?pane=a&pane=b",
-    ):
-        answer = await browser.get(f"/dashboard/actions/settle{query}")
-        assert answer.status_code in {200, 400}
-        assert "<script>" not in answer.text
-        assert "<img" not in answer.text
-        _Links(answer.text)
-
-
-# -- deciding ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ACTIONS)
-async def test_a_confirmation_says_what_it_claims_and_what_not_and_does_nothing(busy, name):
-    there, browser = busy
-    before = await there.supervisor.status()
-    said = await seen(browser, f"/dashboard/actions/{name}?pane=docs")
-    for words in (ACTIONS[name].summary, ACTIONS[name].claims, ACTIONS[name].does_not_claim):
-        assert " ".join(words.split()) in said
-    for field in ACTIONS[name].fields:
-        assert f"{field.label} {field.help}" in said
-    assert await there.supervisor.status() == before
-
-
-async def test_a_delivery_is_settled(busy):
-    there, browser = busy
-    answer = await there.decide(browser, "settle", pane="worker-1", delivery_id=UNCERTAIN, approval="ada: it is gone")
-    assert "Settle a delivery: applied It is done, and durable." in text_of(answer.text)
-    said = await seen(browser, f"/dashboard/panes/worker-1/deliveries/{UNCERTAIN}")
-    assert "A human gave it up. Whether it arrived stays unknown." in said
-    answer = await there.decide(browser, "settle", pane="worker-1", delivery_id=UNCERTAIN, approval="again")
-    assert "applied" not in text_of(answer.text)
-
-
-async def test_an_intent_is_rearmed_and_discarded(busy):
-    there, browser = busy
-    (intent,) = await there.supervisor.pane("docs").intents()
-    said = (await browser.get(f"/dashboard/actions/discard?pane=docs&intent_id={intent.intent_id}")).text
-    assert f'value="{intent.approval}"' in said
-    answer = await there.decide(browser, "discard", pane="docs", intent_id=intent.intent_id, approval="not this one")
-    assert "Discard an intent: refused" in text_of(answer.text)
-    assert (await there.supervisor.pane("docs").intents())[0].exhausted_at is not None
-    answer = await there.decide(browser, "discard", pane="docs", intent_id=intent.intent_id, approval=intent.approval)
-    assert "Discard an intent: applied" in text_of(answer.text)
-    assert "docs in sync" in await seen(browser, "/dashboard")
-    assert "discarded" in await seen(browser, "/dashboard/panes/docs")
-    answer = await there.decide(browser, "rearm", pane="docs", intent_id=intent.intent_id)
-    assert "refused" in text_of(answer.text)
-
-
-async def test_an_intent_is_resolved(busy):
-    there, browser = busy
-    (intent,) = await there.supervisor.pane("reviewer").intents()
-    form = {"pane": "reviewer", "intent_id": intent.intent_id, "resolution": "took ours", "by": "ada"}
-    answer = await there.decide(browser, "resolve", **form)
-    assert "Resolve an intent: applied" in text_of(answer.text)
-    (intent,) = await there.supervisor.pane("reviewer").intents()
-    assert (intent.resolution, intent.resolved_by) == ("took ours", "ada")
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"pane": "worker-1", "delivery_id": UNCERTAIN, "approval": "x", "confirmed": "no"},
-        {"pane": "worker-1", "delivery_id": UNCERTAIN, "approval": "  "},
-        {"pane": "worker-1", "delivery_id": "no uuid", "approval": "x"},
-        {"pane": "", "delivery_id": UNCERTAIN, "approval": "x"},
-        {"pane": "worker-1\n", "delivery_id": "\x00", "approval": "x"},
-        {"delivery_id": UNCERTAIN},
-    ],
-)
-async def test_a_form_that_is_not_complete_asks_again_and_does_nothing(busy, form):
-    there, browser = busy
-    before = await there.supervisor.status()
-    answer = await there.decide(browser, "settle", **form)
-    assert (answer.status_code, "Not done." in answer.text) == (400, True)
-    assert await there.supervisor.status() == before
