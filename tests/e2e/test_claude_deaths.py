@@ -115,6 +115,31 @@ def test_a_conversation_that_is_cleared_behind_the_answer_is_told_anew() -> None
         assert made.incarnations()[-1] != told
 
 
+@NEEDS_TMUX
+def test_a_conversation_that_is_rewound_to_before_it_was_told_is_told_anew() -> None:
+    """In the same process and the same transcript, where what it had answered still stands."""
+    with world("tmux") as made:
+        told = told_and_answered_in_prose(made)
+        made.submits("/rewind")
+        made.shows("❯ (current)")
+        made.types("Up")
+        made.shows("(current)", no="❯ (current)")
+        made.types("Enter")
+        made.shows("Restore conversation")
+        made.types("Enter")
+        made.shows(STARTUP, no=f"{STARTUP} is done")
+        made.api.play("another task", touches("b"))
+        made.api.play(STARTUP, touches("c"))
+        made.types(*["C-u", "BSpace"] * 6)  # what was taken back is put where one types
+        made.shows("go on", no=STARTUP)
+        made.submits("another task")
+        assert STARTUP not in "".join(made.api.asked("another task", 0).prompts)
+        made.api.asked(STARTUP, 1)
+        made.bridge.heard("intent.acknowledged")
+        assert made.ran() == ["c"]
+        assert made.incarnations()[-1] != told
+
+
 def late_call(made: World, call: str) -> dict[str, str]:
     """What the harness would have told the hook of a call of its first prompt."""
     (transcript,) = made.home.transcripts.glob("*/*.jsonl")

@@ -10,8 +10,9 @@ parent, and the lines above a message up to where there is no parent are the con
     tagged prompt <- "I see" <- next prompt <- attachment <- the message that makes the call
 
 So the call has the echo if the tagged prompt is above it, and a message of the model's between them.  A conversation
-that was cleared, compacted or rewound to before the tag has no such line above it: that agent is told again.  What is
-broken off before the model said anything is told again as well.
+that was cleared, compacted or rewound to before the tag has no such line above it: that agent is told again.  (The hook
+of a turn's end would not show a rewind, and would be lost with the bridge that heard it.)  What is broken off before
+the model said anything is told again as well.
 
 Everything read here was written by the harness and is not trusted, as in `claude_turns`.
 """
