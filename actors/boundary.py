@@ -22,7 +22,15 @@ from attrs import field, frozen
 
 from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import give_up
-from fencepost.actors.intent_events import Acknowledge, AcknowledgeRecovered, BindSoft, IntentEvent, Offer, Rebind
+from fencepost.actors.intent_events import (
+    Acknowledge,
+    AcknowledgeRecovered,
+    BindSoft,
+    Exhaust,
+    IntentEvent,
+    Offer,
+    Rebind,
+)
 from fencepost.actors.intent_verdicts import Verdict, judge_call, relation_of
 from fencepost.actors.messages import (
     Allow,
@@ -129,9 +137,14 @@ def _acknowledged(speaker: IncarnationRecord, head: IntentRecord, event: IntentE
 
 
 def _restart(state: PaneState, boundary: Boundary, reason: Reason) -> Decision:
-    """Fence the live incarnation and say so; the replacement is somebody else's next step."""
+    """Fence the live incarnation and say so; the replacement is somebody else's next step.
+
+    Behind the last permitted attempt there is none, and then the agent is not told of one.
+    """
     retired = give_up(state, reason.value, boundary.limits, boundary.now, boundary.mint, replace=True)
-    return Decision.plus(retired, Decision(answer=BlockRestart(reason, _BLOCKED[reason])))
+    exhausted = any(isinstance(event, Exhaust) for _, event in retired.intent_events)
+    words = _BLOCKED[Reason.EXHAUSTED if exhausted else reason]
+    return Decision.plus(retired, Decision(answer=BlockRestart(reason, words)))
 
 
 # -- step 3: an open soft proof (section 4) ----------------------------------------------------------------------

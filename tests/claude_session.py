@@ -18,6 +18,10 @@ class ClaudeSession:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.prompt_id = ""
         self.messages = 0
+        self.last: str | None = None  # the line that the next one goes on from
+        if self.path.exists():
+            written = map(json.loads, self.path.read_text(encoding="utf-8").splitlines())
+            self.last = next((line["uuid"] for line in reversed([*written]) if not line.get("isSidechain", True)), None)
 
     # -- the transcript --
 
@@ -26,8 +30,12 @@ class ClaudeSession:
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
     def line(self, kind: str, message: dict[str, Any], **more: Any) -> dict[str, Any]:
-        common = {"parentUuid": None, "isSidechain": False, "type": kind, "message": message, "uuid": str(uuid.uuid4())}
-        return {**common, "sessionId": self.session_id, "version": "2.1.197", "cwd": "/ws", **more}
+        """One line, which goes on from the one made before it, as those of a nested agent do not."""
+        common = {"parentUuid": self.last, "isSidechain": False, "type": kind, "message": message}
+        made = {**common, "uuid": str(uuid.uuid4()), "sessionId": self.session_id, "version": "2.1.197", "cwd": "/ws"}
+        if not more.get("isSidechain"):
+            self.last = made["uuid"]
+        return {**made, **more}
 
     def assistant(self, message_id: str, *blocks: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
         """One line a block, all with the same message id."""
@@ -41,6 +49,13 @@ class ClaudeSession:
             message = {"role": "user", "content": text}
             self.write(self.line("user", message, promptId=self.prompt_id, promptSource="sdk"))
         return self.event("UserPromptSubmit", prompt=text)
+
+    def answer(self, text: str, **more: Any) -> None:
+        """The model says this and calls nothing: its turn ends."""
+        self.messages += 1
+        about = {"id": f"msg_{self.messages}", "type": "message", "role": "assistant", "stop_reason": "end_turn"}
+        said = {**about, "model": "m", "content": [{"type": "text", "text": text}], **more}
+        self.write(self.line("assistant", said))
 
     def turn(self, *calls: str, message_id: str | None = None) -> list[dict[str, Any]]:
         """The model asks for tools: the whole message is in the transcript when the first of its hooks runs."""

@@ -51,6 +51,7 @@ PURE = {
     "fencepost.mailbox.record",
     "fencepost.mailbox.records",
     "fencepost.mailbox.strict_json",
+    "fencepost.supervisor.bridge.adapters.claude_chain",
     "fencepost.supervisor.bridge.adapters.claude_turns",
     "fencepost.supervisor.bridge.pieces",
     "fencepost.supervisor.fence",

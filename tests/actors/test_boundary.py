@@ -345,6 +345,9 @@ def test_a_wrong_first_boundary_on_the_last_attempt_exhausts_in_the_same_transac
     assert isinstance(decided.intent_events[0][1], Exhaust)
     after = intent_after(decided)
     assert (after.exhausted_at, after.state) == (NOW, row(shape).state)
+    before = decide(pane(row(shape)), batch_id="batch-7", startup_delivery_id=echo)
+    assert "restarts" in before.answer.message
+    assert decided.answer.message == generic(Reason.EXHAUSTED).message, "nobody is told of a restart that does not come"
 
 
 def test_the_startup_acknowledgement_clears_marker_and_proof_and_goes_on_with_the_same_call():

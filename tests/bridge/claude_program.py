@@ -82,6 +82,9 @@ class Claude:
                 match json.loads(line):
                     case {"batch": calls}:
                         say(denied=self.batch(calls))
+                    case {"answer": text}:
+                        self.session.answer(text)
+                        say(answered=True)
                     case {"prompt": text}:
                         self.prompt(text)
                         say(prompted=True)

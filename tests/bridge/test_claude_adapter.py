@@ -460,6 +460,110 @@ async def test_a_call_of_another_prompt_is_no_echo(tmp_path) -> None:
         assert (await alive.intent()).state is IntentState.DELIVERED
 
 
+@pytest.mark.parametrize("length", [0, 100_000, 400_000], ids=["near", "in reach", "beyond a window"])
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("forgets", [False, True], ids=["same bridge", "new bridge"])
+async def test_an_agent_that_answered_in_prose_proves_it_with_its_next_call(tmp_path, heard, forgets, length) -> None:
+    async with life(tmp_path) as alive:
+        event = alive.session.prompt(await restarted(alive))
+        if heard:
+            await alive.hook(event)
+        alive.session.answer("I have read it.")
+        if forgets:
+            alive.new_bridge()
+        await alive.hook(alive.session.prompt("and now this: " + "x" * length))
+        alive.session.answer("Let me think.")
+        await alive.hook(alive.session.prompt("go on"))
+        assert (await alive.intent()).acknowledged_at is None, "an answer alone is no boundary"
+        assert await alive.all(alive.session.turn("c", "d")) == [ALLOWED, ALLOWED]
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+        assert await alive.supervisor.dead_letters() == []
+        alive.session.results("c", "d")
+        assert await alive.all(alive.session.turn("e")) == [ALLOWED]
+
+
+async def test_a_process_whose_turns_are_not_proved_has_the_echo_of_what_it_answered(tmp_path) -> None:
+    async with life(tmp_path, started=False) as alive:
+        await alive.start("9.9.9")
+        await alive.pane.detect(moved("main-1", "main-2"))
+        await alive.all(alive.session.turn("a"))
+        await alive.start("9.9.9")
+        await alive.hook(alive.session.prompt(tagged_input(alive.launch.startup)))
+        alive.session.answer("I have read it.")
+        await alive.hook(alive.session.prompt("go on"))
+        assert await alive.all(alive.session.turn("c")) == [ALLOWED]
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+
+
+def _by_nobody(alive: Life, _before: str) -> None:
+    alive.session.answer("An error occurred.", model="<synthetic>")
+
+
+def _nested(alive: Life, _before: str) -> None:
+    alive.session.write(*alive.session.assistant("msg_nested", isSidechain=True, agentId="a1"))
+
+
+def _rewound(alive: Life, before: str) -> None:
+    alive.session.answer("I have read it.")
+    alive.session.last = before
+
+
+def _compacted(alive: Life, _before: str) -> None:
+    alive.session.answer("I have read it.")
+    alive.session.last = None
+
+
+def _cleared(alive: Life, _before: str) -> None:
+    alive.session.answer("I have read it.")
+    alive.session = ClaudeSession(alive.folder)
+
+
+@pytest.mark.parametrize("then", [_by_nobody, _nested, _rewound, _compacted, _cleared])
+async def test_who_did_not_answer_it_or_no_longer_knows_it_proves_nothing(tmp_path, then) -> None:
+    async with life(tmp_path) as alive:
+        tagged = await restarted(alive)
+        before = alive.session.last
+        await alive.hook(alive.session.prompt(tagged))
+        then(alive, before)
+        await alive.hook(alive.session.prompt("go on"))
+        (answer,) = await alive.all(alive.session.turn("c"))
+        assert reason_in(answer).startswith("This process did not prove")
+        assert (await alive.intent()).state is IntentState.DELIVERED
+
+
+async def test_a_successor_does_not_inherit_what_its_predecessor_answered(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.hook(alive.session.prompt(await restarted(alive)))
+        alive.session.answer("I have read it.")
+        await alive.start()  # in the same conversation, and told by nothing that it has seen
+        await alive.hook(alive.session.prompt("go on"))
+        (answer,) = await alive.all(alive.session.turn("c"))
+        assert reason_in(answer).startswith("This process did not prove")
+
+
+async def test_a_nested_agent_of_one_that_answered_proves_nothing(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.hook(alive.session.prompt(await restarted(alive)))
+        alive.session.answer("I have read it.")
+        await alive.hook(alive.session.prompt("go on"))
+        (event,) = alive.session.turn("c")
+        answer = await alive.hook({**event, "agent_id": "a1"})
+        assert reason_in(answer).startswith("This process did not prove")
+
+
+async def test_what_another_pane_says_of_one_that_answered_neither_proves_nor_spoils_it(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        await alive.hook(alive.session.prompt(await restarted(alive)))
+        alive.session.answer("I have read it.")
+        await alive.hook(alive.session.prompt("go on"))
+        (event,) = alive.session.turn("c")
+        foreign = await alive.adapter.on_hook(alive.supervisor.pane("pane/2"), alive.incarnation_id, event, 0)
+        assert reason_in(foreign).startswith("This process belongs to another pane")
+        assert (await alive.intent()).state is IntentState.DELIVERED
+        assert await alive.hook(event) == ALLOWED
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+
+
 @pytest.mark.parametrize(
     "spoil",
     [

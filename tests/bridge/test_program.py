@@ -80,6 +80,36 @@ async def test_a_process_that_dies_after_a_delivery_is_told_again_by_its_success
         await life.processes.end("left")
 
 
+@pytest.mark.parametrize("returns", [False, True], ids=["same bridge", "another bridge"])
+async def test_an_agent_that_answers_its_startup_in_prose_goes_on_with_its_next_prompt(place: World, returns: bool):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        assert None not in await run.batch("b1")
+        os.kill(run.about["pid"], signal.SIGKILL)
+        again = await place.next_run()
+        await again.ask(answer="I have read it.")
+        if not returns:
+            await goes_on(life, again)
+    if returns:
+        async with place.bridge() as life:
+            await goes_on(life, again)
+
+
+async def goes_on(life, run) -> None:
+    """The next prompt's call runs, and in the same process."""
+    await run.ask(prompt="the next thing")
+    assert await states(life) == [IntentState.DELIVERED]
+    assert await run.batch("c1") == [None]
+    assert await states(life) == [IntentState.ACKNOWLEDGED]
+    assert await run.batch("d1") == [None]
+    launched = [one async for one in life.supervisor.events(follow=False) if one.kind == "incarnation.launched"]
+    assert len(launched) == 2
+    assert await life.processes.end("left")
+
+
 def late_call(run) -> dict:
     where = {"session_id": run.about["session"], "transcript_path": "/nowhere", "cwd": "/ws", "prompt_id": "p"}
     return {**where, "hook_event_name": "PreToolUse", "tool_use_id": "late", "tool_name": "Bash", "tool_input": {}}

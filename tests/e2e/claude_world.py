@@ -87,6 +87,12 @@ class World:
     def types(self, *keys: str) -> None:
         self.tmux("send-keys", *keys)
 
+    def submits(self, text: str) -> None:
+        """Type a prompt and hand it in."""
+        self.types(text)
+        self.shows(text)
+        self.types("Enter")
+
     def kill(self) -> int:
         """Kill the harness, and nobody else."""
         pid = self.process()["pid"]

@@ -8,8 +8,21 @@ import shlex
 import signal
 import subprocess
 
+import pytest
 from e2e.claude_home import needs_claude
-from e2e.claude_world import EVERYWHERE, LIFE, PANE, STARTUP, World, reads, session_of, told_first, touches, world
+from e2e.claude_world import (
+    EVERYWHERE,
+    LIFE,
+    NEEDS_TMUX,
+    PANE,
+    STARTUP,
+    World,
+    reads,
+    session_of,
+    told_first,
+    touches,
+    world,
+)
 from e2e.messages_api import Turn, tool_use
 from e2e.served_bridge import payload_of
 from hook_programs import PROGRAM
@@ -47,6 +60,84 @@ def test_a_killed_harness_goes_on_in_its_conversation_and_is_told_first(terminal
         assert [one.data["incarnation_id"] for one in made.bridge.events("incarnation.ready")] == [new]
         assert len(made.reconciliations.attempts) == 1
         assert made.api.times_asked("go on") == 2, "what was asked before the kill is not asked again"
+
+
+def told_and_answered_in_prose(made: World) -> str:
+    """A process that was told at its start, because the one before it was killed, and that called nothing; which."""
+    asks = Turn.held(*touches("a"))
+    made.api.play("go on", asks, Turn.held())
+    made.api.play(STARTUP)
+    made.run()
+    made.api.asked("go on", 0)
+    made.bridge.detect(PANE, "main-1", "main-2")
+    asks.go.set()
+    made.api.asked("go on", 1)
+    made.bridge.heard("intent.batch_completed")
+    made.kill()
+    assert told_first(made.api.asked(STARTUP, 0)) == [payload_of("main-2")]
+    made.shows(f"{STARTUP} is done", no="esc to interrupt")
+    assert made.bridge.states() == ["delivered"]
+    return made.incarnations()[-1]
+
+
+@NEEDS_TMUX
+@pytest.mark.parametrize("returns", [False, True], ids=["same-bridge", "another-bridge"])
+def test_an_agent_that_answers_what_it_was_told_in_prose_goes_on_with_the_next_prompt(returns: bool) -> None:
+    with world("tmux") as made:
+        told = told_and_answered_in_prose(made)
+        pid = made.process()["pid"]
+        if returns:
+            made.bridge.kill()
+            made.bridge.start()
+        made.api.play("the next thing", touches("b"), touches("c"))
+        made.submits("the next thing")
+        made.api.asked("the next thing", 2)
+        assert made.ran() == ["b", "c"]
+        assert made.bridge.states() == ["acknowledged"]
+        assert made.lives() == LIFE
+        assert (made.incarnations()[1:], made.process()["pid"]) == ([told], pid)
+        assert made.api.times_asked(STARTUP) == 1
+        assert made.bridge.dead_letters() == []
+
+
+@NEEDS_TMUX
+def test_a_conversation_that_is_cleared_behind_the_answer_is_told_anew() -> None:
+    with world("tmux") as made:
+        told = told_and_answered_in_prose(made)
+        made.submits("/clear")
+        made.shows("Claude Code", no=STARTUP)
+        made.api.play("another task", touches("b"))
+        made.api.play(STARTUP, touches("c"))
+        made.submits("another task")
+        made.api.asked(STARTUP, 1)
+        made.bridge.heard("intent.acknowledged")
+        assert made.ran() == ["c"]
+        assert made.incarnations()[-1] != told
+
+
+@NEEDS_TMUX
+def test_a_conversation_that_is_rewound_to_before_it_was_told_is_told_anew() -> None:
+    """In the same process and the same transcript, where what it had answered still stands."""
+    with world("tmux") as made:
+        told = told_and_answered_in_prose(made)
+        made.submits("/rewind")
+        made.shows("❯ (current)")
+        made.types("Up")
+        made.shows("(current)", no="❯ (current)")
+        made.types("Enter")
+        made.shows("Restore conversation")
+        made.types("Enter")
+        made.shows(STARTUP, no=f"{STARTUP} is done")
+        made.api.play("another task", touches("b"))
+        made.api.play(STARTUP, touches("c"))
+        made.types(*["C-u", "BSpace"] * 6)  # what was taken back is put where one types
+        made.shows("go on", no=STARTUP)
+        made.submits("another task")
+        assert STARTUP not in "".join(made.api.asked("another task", 0).prompts)
+        made.api.asked(STARTUP, 1)
+        made.bridge.heard("intent.acknowledged")
+        assert made.ran() == ["c"]
+        assert made.incarnations()[-1] != told
 
 
 def late_call(made: World, call: str) -> dict[str, str]:

@@ -15,7 +15,9 @@ order.  So a call in another transcript than the last one has no turn while a pr
 replaced, and the conversation told by its first input.
 
 The echo survives a restart of the bridge: it is read from the transcript, where the tagged prompt stands under the
-prompt id that the call carries.  The handshake is then made up for first, as it would have been made from the hook.
+prompt id that the call carries.  An agent that answered that prompt without a call makes its first one under another
+prompt id; then the echo is read there too, from the chain of the conversation (`claude_chain`).  Either way the
+handshake is made up for first, as it would have been made from the hook.
 """
 
 from __future__ import annotations
@@ -30,7 +32,16 @@ from typing import Final, TypeVar
 import trio
 from attrs import Factory, define, evolve, field, frozen
 
-from fencepost.supervisor import Capabilities, InvalidIdentifier, ModelTurn, Pane, Refused, ToolBoundary
+from fencepost.supervisor import (
+    Capabilities,
+    DeliveryMode,
+    IntentState,
+    InvalidIdentifier,
+    ModelTurn,
+    Pane,
+    Refused,
+    ToolBoundary,
+)
 from fencepost.supervisor.bridge.adapters import HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import answer_of
 from fencepost.supervisor.bridge.adapters.claude_turns import Entry, NoTurn, Place, completed, prompt_texts
@@ -45,6 +56,7 @@ from fencepost.supervisor.bridge.adapters.transcripts import (
     TranscriptMemory,
     holds,
     read_tail,
+    told_in,
     transcript_roots,
 )
 from fencepost.supervisor.bridge.startup_tag import StartupTag, startup_of
@@ -61,6 +73,7 @@ PROVED_VERSIONS: Final = frozenset({"2.1.197"})
 _LOOK_SECONDS: Final = 1.0
 """How long the transcript is waited for: its last line may be half written, and it is written before the hook runs."""
 _LOOK_AGAIN_SECONDS: Final = 0.02
+_TO_BE_PROVED: Final = frozenset({IntentState.MATERIALIZED, IntentState.DELIVERED})
 _REMEMBERED_MAX: Final = 4096
 """Of each kind, a pane."""
 
@@ -101,6 +114,8 @@ class _Known:
     echoes: OrderedDict[tuple[str, str], str | None] = Factory(OrderedDict[tuple[str, str], str | None])
     without_turns: OrderedDict[str, None] = Factory(OrderedDict[str, None])
     conversations: OrderedDict[str, str] = Factory(OrderedDict[str, str])
+    owing_nothing: OrderedDict[str, None] = Factory(OrderedDict[str, None])
+    """The processes without an open startup delivery: one is bound when a process is launched, and never later."""
     memory: TranscriptMemory = Factory(TranscriptMemory)
     reading: trio.CapacityLimiter = Factory(lambda: trio.CapacityLimiter(1))
     """One transcript of a pane is read at a time: a long one keeps a thread and the interpreter busy for seconds."""
@@ -274,13 +289,34 @@ class ClaudeCodeAdapter:
 
     async def _echo(self, pane: Pane, call: _Call, entries: Sequence[Entry]) -> str | None:
         key, echoes = (call.incarnation_id, call.prompt_id), self._known[pane.pane_id].echoes
-        if key not in echoes:
-            texts = prompt_texts(entries, call.prompt_id)
-            if not texts:
-                return None  # not within reach, and perhaps not there: nothing is remembered
+        texts = [] if key in echoes else prompt_texts(entries, call.prompt_id)
+        if texts:  # without one it is not within reach, and perhaps not there: nothing is remembered
             tags = [tag for text in texts if (tag := startup_of(text)) is not None]
             await self._heard(pane, call.incarnation_id, call.prompt_id, tags[0] if tags else None)
-        return echoes[key]
+        return echoes.get(key) or await self._told_before(pane, call)
+
+    async def _told_before(self, pane: Pane, call: _Call) -> str | None:
+        """The echo of a call whose agent was told by an earlier prompt of the same conversation, and answered that."""
+        known = self._known[pane.pane_id]
+        if call.incarnation_id in known.owing_nothing:
+            return None
+        for one in await pane.intents():
+            bound = one.mode is DeliveryMode.RESTART_STARTUP and one.incarnation_id == call.incarnation_id
+            if bound and one.startup_delivery_id is not None and one.state in _TO_BE_PROVED:
+                startup = one.startup_delivery_id
+                break
+        else:
+            _remember(known.owing_nothing, call.incarnation_id, None)
+            return None
+        try:
+            told = await known.read(partial(told_in, call.transcript, call.tool_use_id, startup, self._roots))
+        except RefusedPath:
+            return None
+        if told is None:
+            return None
+        if known.echoes.get((call.incarnation_id, told.prompt_id)) != startup:
+            await self._heard(pane, call.incarnation_id, told.prompt_id, told.tag)
+        return startup
 
     async def _heard(self, pane: Pane, incarnation_id: str, prompt_id: str, tag: StartupTag | None) -> None:
         """A prompt was accepted: tell the pane if it is a startup input, and remember which prompt that was.

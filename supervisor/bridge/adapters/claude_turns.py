@@ -21,14 +21,25 @@ there, and what is not there or not unique is no turn.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from attrs import frozen
 
 from fencepost.supervisor.bridge.pieces import has_too_many_pieces
 
-__all__ = ["Entry", "NoTurn", "Place", "begins_here", "completed", "place_of", "prompt_texts", "read_entries"]
+__all__ = [
+    "Entry",
+    "NoTurn",
+    "Place",
+    "begins_here",
+    "completed",
+    "entry_of",
+    "place_of",
+    "prompt_texts",
+    "read_entries",
+    "whole_lines",
+]
 
 _NOTHING: Mapping[str, object] = {}
 
@@ -72,16 +83,18 @@ def read_entries(window: bytes, start: int = 0) -> list[Entry]:
 
     The window of a file's end begins within a line, and a writer may be in the middle of the last: both are left out.
     """
-    begin = 0 if start == 0 else window.find(b"\n") + 1
-    if start and not begin:
-        return []
-    entries = []
+    found = (_entry(line, start + begin) for begin, line in whole_lines(window, cut=start > 0))
+    return [entry for entry in found if entry is not None]
+
+
+def whole_lines(window: bytes, *, cut: bool) -> Iterator[tuple[int, bytes]]:
+    """Yield each whole line and where in `window` it begins; `cut`: the window may begin within one."""
+    begin = window.find(b"\n") + 1 if cut else 0
+    if cut and not begin:
+        return
     while (end := window.find(b"\n", begin)) >= 0:
-        entry = _entry(window[begin:end], start + begin)
-        if entry is not None:
-            entries.append(entry)
+        yield begin, window[begin:end]
         begin = end + 1
-    return entries
 
 
 def place_of(entries: Sequence[Entry], call: str) -> Place | NoTurn:
@@ -129,10 +142,13 @@ def _entry(line: bytes, offset: int) -> Entry | None:
     if has_too_many_pieces(line):
         return None
     try:
-        parsed = json.loads(line)
+        return entry_of(_mapping(json.loads(line)), offset)
     except (ValueError, RecursionError):
         return None
-    said = _mapping(parsed)
+
+
+def entry_of(said: Mapping[str, object], offset: int) -> Entry | None:
+    """Return what matters of a line that was parsed, or None if nothing of it does."""
     message = _mapping(said.get("message"))
     sidechain = said.get("isSidechain") is not False  # only what says that it is of the main chain may prove a turn
     match said.get("type"), message.get("role"):

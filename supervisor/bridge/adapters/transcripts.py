@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, frozen
 
+from fencepost.supervisor.bridge.adapters.claude_chain import answered_above
 from fencepost.supervisor.bridge.adapters.claude_turns import Entry, NoTurn, Place, begins_here, place_of, read_entries
+from fencepost.supervisor.bridge.startup_tag import StartupTag, startup_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,10 +31,12 @@ __all__ = [
     "WINDOW_BYTES_MAX",
     "Look",
     "RefusedPath",
+    "Told",
     "TranscriptMemory",
     "holds",
     "look_for",
     "read_tail",
+    "told_in",
     "transcript_roots",
 ]
 
@@ -56,6 +60,14 @@ class Look:
 
     found: Place | NoTurn
     entries: Sequence[Entry] = ()
+
+
+@frozen
+class Told:
+    """The prompt that told an agent: its id, and the tag it carries."""
+
+    prompt_id: str
+    tag: StartupTag
 
 
 def transcript_roots(environment: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
@@ -91,6 +103,24 @@ def read_tail(path: str, roots: Sequence[Path], window: int = WINDOW_BYTES) -> l
     with _opened(path, roots) as (descriptor, size):
         start = max(0, size - window)
         return read_entries(_read(descriptor, start, size - start), start)
+
+
+def told_in(path: str, call: str, startup_delivery_id: str, roots: Sequence[Path]) -> Told | None:
+    """Find the prompt with that tag among those that the agent which made `call` had answered (`claude_chain`).
+
+    As much of the transcript's end is read as that takes.  Blocking; raises `RefusedPath`.
+    """
+    window = WINDOW_BYTES
+    with _opened(path, roots) as (descriptor, size):
+        while True:
+            start = max(0, size - window)
+            for prompt in answered_above(_read(descriptor, start, size - start), call, cut=start > 0):
+                tag = startup_of(prompt.text or "")
+                if tag is not None and tag.startup_delivery_id == startup_delivery_id:
+                    return Told(prompt.prompt_id, tag)
+            if start == 0 or window >= WINDOW_BYTES_MAX:
+                return None
+            window = min(window * 8, WINDOW_BYTES_MAX)
 
 
 def holds(path: str, message_id: str, offset: int, roots: Sequence[Path]) -> bool:
