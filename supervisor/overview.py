@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from attrs import frozen
+from attrs import AttrsInstance, fields, frozen
 
+from fencepost.actors.pane_state import CONFLICTED_STATES
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord
 from fencepost.mailbox.errors import CorruptRecord
@@ -31,7 +32,9 @@ from fencepost.supervisor.status import StoreCounts, counted
 from fencepost.supervisor.words import delivery_in_words, needs_a_person, why_it_waits
 
 __all__ = [
+    "CONFLICTED",
     "NOBODY_KNOWS",
+    "UNRESOLVED",
     "BatchLine",
     "DeliveryLine",
     "Fleet",
@@ -41,19 +44,20 @@ __all__ = [
     "Look",
     "PaneLine",
     "Standing",
+    "calls_placed",
     "fleet",
     "fleet_within",
     "incarnations_kept",
+    "members_from",
     "pane_line",
 ]
 
-T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 
-_CONFLICTED: Final = (IntentState.RECOVERY_REQUIRED.value, IntentState.TOPOLOGY_DIVERGED.value)
-_UNRESOLVED: Final = tuple(sorted(state.value for state in UNRESOLVED_STATES))
-
-
+CONFLICTED: Final = tuple(sorted(state.value for state in CONFLICTED_STATES))
+"""The states in which an intent waits for a person, as a query takes them."""
+UNRESOLVED: Final = tuple(sorted(state.value for state in UNRESOLVED_STATES))
+"""Those of an intent that is not over."""
 NOBODY_KNOWS: Final = "what it waits for cannot be told: the row of the pane's process is damaged"
 
 
@@ -182,10 +186,10 @@ def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = 
     look, pane = Look(reader), {"pane_id": pane_id}
     latest = look.first(Query(IncarnationRecord, pane, order_by=("epoch",), descending=True, limit=1))
     is_told = not look.damage
-    unresolved = {**pane, "state": _UNRESOLVED}
+    unresolved = {**pane, "state": UNRESOLVED}
     head = look.first(Query(IntentRecord, unresolved, order_by=("seq",), limit=1), IntentRecord.require_intact)
     count = reader.count(Query(IntentRecord, unresolved))
-    conflicted = reader.count(Query(IntentRecord, {**pane, "state": _CONFLICTED})) + reader.count(
+    conflicted = reader.count(Query(IntentRecord, {**pane, "state": CONFLICTED})) + reader.count(
         Query(IntentRecord, {**pane, "exhausted_at": NOT_NULL})
     )
     batch = look.first(Query(BatchRecord, {**pane, "checkpoint": None}, limit=1))
@@ -194,7 +198,7 @@ def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = 
     return PaneLine(
         pane_id=pane_id,
         standing=_standing(count, conflicted, faulted=bool(left_alone or look.damage)),
-        process=None if latest is None else _process(latest),
+        process=None if latest is None else IncarnationLine(**members_from(latest, IncarnationLine)),
         unresolved=count,
         owed=None if head is None else _owed(head, latest, is_told=is_told),
         batch=None if batch is None else _batch(reader, batch),
@@ -247,16 +251,14 @@ def _is_of(address: str, pane_id: str, head: IntentRecord | None) -> bool:
     return key == pane_id if kind == "pane" else kind == "intent" and head is not None and key == head.intent_id
 
 
-def _process(latest: IncarnationRecord) -> IncarnationLine:
-    return IncarnationLine(
-        incarnation_id=latest.incarnation_id,
-        epoch=latest.epoch,
-        harness=latest.harness,
-        session_id=latest.session_id,
-        launched_at=latest.launched_at,
-        retired_at=latest.retired_at,
-        retire_reason=latest.retire_reason,
-    )
+def members_from(row: Record, kind: type[AttrsInstance], *, besides: Collection[str] = ()) -> dict[str, Any]:
+    """The members of a `kind` that a row has under the same names, so all but those named in `besides`."""
+    return {one.name: getattr(row, one.name) for one in fields(kind) if one.name not in besides}
+
+
+def calls_placed(reader: StoreReader, batch: BatchRecord) -> int:
+    """How many calls of a batch have their result in its place."""
+    return reader.count(Query(CallRecord, {"batch": batch.address, "status": CallStatus.COMPLETED.value}))
 
 
 def _owed(head: IntentRecord, latest: IncarnationRecord | None, *, is_told: bool) -> IntentLine:
@@ -273,13 +275,12 @@ def _owed(head: IntentRecord, latest: IncarnationRecord | None, *, is_told: bool
 
 
 def _batch(reader: StoreReader, batch: BatchRecord) -> BatchLine:
-    placed = {"batch": batch.address, "status": CallStatus.COMPLETED.value}
     return BatchLine(
         address=batch.address,
         operation_id=batch.operation_id,
         turn_id=batch.turn_id,
         calls=batch.calls_count,
-        placed=reader.count(Query(CallRecord, placed)),
+        placed=calls_placed(reader, batch),
         cancelling=batch.cancel_requested_at is not None,
         started_at=batch.started_at,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, TypeVar
 
-from attrs import AttrsInstance, evolve, fields, frozen
+from attrs import evolve, frozen
 
 from fencepost.actors.intent_view import reach_of
 from fencepost.mailbox.delivery_records import AcceptanceRecord, DeliveryRecord, RunRecord
@@ -17,8 +17,6 @@ from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     BatchMode,
     BatchRecord,
-    CallRecord,
-    CallStatus,
     Checkpoint,
     DeliveryMode,
     IncarnationRecord,
@@ -28,7 +26,16 @@ from fencepost.mailbox.records import (
     TransitionKind,
 )
 from fencepost.mailbox.stores.store import StoreReader
-from fencepost.supervisor.overview import NOBODY_KNOWS, Look, PaneLine, Standing, pane_line
+from fencepost.supervisor.overview import (
+    NOBODY_KNOWS,
+    IncarnationLine,
+    Look,
+    PaneLine,
+    Standing,
+    calls_placed,
+    members_from,
+    pane_line,
+)
 from fencepost.supervisor.words import delivery_in_words, why_it_waits
 
 __all__ = ["LATEST", "BatchEntry", "DeliveryEntry", "IncarnationEntry", "IntentEntry", "PaneHistory", "pane_history"]
@@ -40,16 +47,9 @@ LATEST: Final = 50
 
 
 @frozen(kw_only=True)
-class IncarnationEntry:
+class IncarnationEntry(IncarnationLine):
     """One process; times in nanoseconds UTC, here and below."""
 
-    incarnation_id: str
-    epoch: int
-    harness: str
-    session_id: str | None
-    launched_at: int
-    retired_at: int | None
-    retire_reason: str | None
     startup_intent_id: str | None
     """The intent whose payload it was started with."""
     startup_epoch: int | None
@@ -181,28 +181,22 @@ def pane_history(
 
 
 def _incarnation(row: IncarnationRecord) -> IncarnationEntry:
-    return IncarnationEntry(**{name: getattr(row, name) for name in _names(IncarnationEntry)})
+    return IncarnationEntry(**members_from(row, IncarnationEntry))
 
 
 def _intent(row: IntentRecord, latest: IncarnationRecord | None, head: str | None, *, is_told: bool) -> IntentEntry:
     why = why_it_waits(row, latest, head)
     reach = reach_of(row)
     word = reach.stage or reach.stop
-    own = {name: getattr(row, name) for name in _names(IntentEntry) - {"why", "reached", "payload_bytes"}}
     return IntentEntry(
         why=why if is_told or why is None else NOBODY_KNOWS,
         reached=None if word is None else word.value,
         payload_bytes=None if row.payload is None else len(row.payload),
-        **own,
+        **members_from(row, IntentEntry, besides={"why", "reached", "payload_bytes"}),
     )
 
 
-def _names(kind: type[AttrsInstance]) -> set[str]:
-    return {attribute.name for attribute in fields(kind)}
-
-
 def _batch(reader: StoreReader, row: BatchRecord) -> BatchEntry:
-    placed = {"batch": row.address, "status": CallStatus.COMPLETED.value}
     return BatchEntry(
         address=row.address,
         operation_id=row.operation_id,
@@ -210,7 +204,7 @@ def _batch(reader: StoreReader, row: BatchRecord) -> BatchEntry:
         incarnation_id=row.incarnation_id,
         mode=row.mode,
         calls=row.calls_count,
-        placed=reader.count(Query(CallRecord, placed)),
+        placed=calls_placed(reader, row),
         checkpoint=row.checkpoint,
         cancel_reason=row.cancel_reason,
         started_at=row.started_at,

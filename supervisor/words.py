@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from fencepost.actors.pane_state import CONFLICTED_STATES
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.ladder import Stage, Stop
 from fencepost.mailbox.records import DeliveryMode, IncarnationRecord, IntentRecord, IntentState
 
-__all__ = ["STAGES", "STOPS", "delivery_in_words", "needs_a_person", "why_it_waits"]
+__all__ = ["ABANDONED", "STAGES", "STOPS", "delivery_in_words", "needs_a_person", "reach_in_words", "why_it_waits"]
 
 STAGES: Final = {
     Stage.STORED: "stored, not handed to the pane yet",
@@ -29,23 +30,29 @@ STOPS: Final = {
 }
 """Where it stopped."""
 
+ABANDONED: Final = "abandoned by a person; whether it arrived stays unknown"
+"""What is said of a message, in either direction, that somebody settled."""
+
 
 def delivery_in_words(delivery: DeliveryRecord) -> str:
-    """How far a message to a pane got."""
+    """How far a message to a pane got, with what its mechanism said of it."""
+    words = reach_in_words(delivery)
+    is_told = delivery.detail and delivery.outcome is not None and delivery.abandoned_at is None
+    return f"{words} ({delivery.detail})" if is_told else words
+
+
+def reach_in_words(delivery: DeliveryRecord) -> str:
+    """How far a message to a pane got, in fixed words."""
     if delivery.abandoned_at is not None:
-        return "abandoned by a person; whether it arrived stays unknown"
+        return ABANDONED
     if delivery.outcome is None:
         return "on its way: it may have left, and nothing has come back yet"
-    words = STOPS[delivery.stop] if delivery.stop is not None else STAGES[delivery.stage or Stage.STORED]
-    return f"{words} ({delivery.detail})" if delivery.detail else words
+    return STOPS[delivery.stop] if delivery.stop is not None else STAGES[delivery.stage or Stage.STORED]
 
 
 def needs_a_person(intent: IntentRecord) -> bool:
     """Whether nothing but a person's word leads on."""
-    return intent.exhausted_at is not None or intent.state in {
-        IntentState.RECOVERY_REQUIRED,
-        IntentState.TOPOLOGY_DIVERGED,
-    }
+    return intent.exhausted_at is not None or intent.state in CONFLICTED_STATES
 
 
 def why_it_waits(intent: IntentRecord, latest: IncarnationRecord | None, head_id: str | None) -> str | None:

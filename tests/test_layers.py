@@ -50,6 +50,43 @@ def test_imports_go_one_way(name: str) -> None:
     assert list(wrong_way(name, imports_of(name, modules()[name]))) == []
 
 
+READING = {"fencepost.supervisor", "fencepost.supervisor.overview", "fencepost.supervisor.pane_history"}
+DRAWING = READING | {"fencepost.supervisor.words"}
+
+
+def inner(name: str, found: Iterable[Import]) -> list[str]:
+    """What a module of the bridge imports that a bridge of somebody else's would not (docs/bridge.md)."""
+    draws, known = name.startswith("fencepost.supervisor.bridge.dashboard."), modules()
+    ours = [item.module for item in found if item.module in known]
+    return [
+        module
+        for module in ours
+        if module not in (DRAWING if draws else READING)
+        and not module.startswith(("fencepost.supervisor.bridge", *(["fencepost.mailbox."] if draws else [])))
+    ]
+
+
+def test_the_bridge_is_built_on_public_names() -> None:
+    parts = {name: path for name, path in modules().items() if name.startswith("fencepost.supervisor.bridge")}
+    assert len(parts) > 50
+    assert {name: found for name, path in parts.items() if (found := inner(name, imports_of(name, path)))} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("fencepost.supervisor.bridge.bad", "from fencepost.mailbox.records import IntentRecord"),
+        ("fencepost.supervisor.bridge.bad", "def late():\n    from fencepost.actors import messages"),
+        ("fencepost.supervisor.bridge.bad", "from fencepost.supervisor.words import STAGES"),
+        ("fencepost.supervisor.bridge.bad", "from fencepost.supervisor import words"),
+        ("fencepost.supervisor.bridge.dashboard.bad", "from fencepost.supervisor.runtime import Runtime"),
+        ("fencepost.supervisor.bridge.dashboard.bad", "from fencepost.actors.pane_state import CONFLICTED_STATES"),
+    ],
+)
+def test_an_import_of_the_bridge_past_the_public_names_is_seen(name: str, source: str) -> None:
+    assert inner(name, imports(ast.parse(source), name, is_package=False))
+
+
 @pytest.mark.parametrize(
     ("name", "source"),
     [

@@ -452,6 +452,8 @@ def commands_shown() -> list[str]:
 
 def test_every_command_is_shown() -> None:
     assert {shlex.split(line)[1] for line in commands_shown()} >= set(cli.main.commands)
+    listed = rows_under("## The command line", docs("operations"))
+    assert sorted(name for row in listed for name in names_in(row[0])) == sorted(cli.main.commands)
 
 
 @pytest.mark.parametrize("line", commands_shown())

@@ -35,6 +35,7 @@ from fencepost.supervisor.bridge.channel_link import ClaimTransport, Fleet, Link
 from fencepost.supervisor.bridge.channel_server import Server
 from fencepost.supervisor.bridge.channel_stdio import ChannelSink, LineReader, Output, take_standard_streams
 from fencepost.supervisor.bridge.channel_tools import Outbox, Tools
+from fencepost.supervisor.bridge.folder import default_folder
 
 __all__ = [
     "ENDED",
@@ -132,14 +133,8 @@ class Settings:
         beside = str(Path(path).with_name("endpoints.json")) if path else ""
         named = environment.get("FENCEPOST_ENDPOINTS") or beside
         scope = path or Fleet(url, token).address()[0]
-        state = Path(path).parent if path else _state_folder(environment)
+        state = Path(path).parent if path else default_folder(environment)
         return cls(pane, place, Path(named) if named else None, scope, state)
-
-
-def _state_folder(environment: Mapping[str, str]) -> Path:
-    """Where a bridge keeps its things by default, and so do its clients."""
-    state = environment.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "fencepost"
 
 
 class _Life:

@@ -26,6 +26,7 @@ from fencepost.supervisor.bridge.auth import Unsafe, read_operator_token, read_p
 __all__ = [
     "BridgeStopping",
     "ClientError",
+    "Members",
     "NoAnswer",
     "NobodyServes",
     "NotNow",
@@ -105,10 +106,15 @@ class Operator:
         members = {"via": via, "text": text, "delivery_id": delivery_id}
         return self.request("POST", f"{_of_pane(pane_id)}/deliveries", members, seconds=seconds)
 
+    def url(self, path: str) -> str:
+        """Where the operator's listener has this path, for another program of this user; tells no token."""
+        host, port, _ = self._find()
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/{path}"
+
     def request(
         self, method: str, path: str, members: Mapping[str, object] | None = None, *, seconds: float | None = None
     ) -> Members:
-        """One request of any route; `members` get the wire's version."""
+        """One request of any route; `members` get the wire's version, and None sends no body."""
         host, port, token = self._find()
         body = None if members is None else json.dumps({"version": 1, **members}).encode("ascii")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}

@@ -11,6 +11,7 @@ from typing import Final, get_args, get_origin, get_type_hints
 
 from fencepost.supervisor import RuntimeStatus, Stage, Stop, TransitionKind
 from fencepost.supervisor.bridge.operator_api import ACTIONS, TEXT_CHARACTERS_MAX
+from fencepost.supervisor.bridge.panes import Channel, Restart, Terminal
 from fencepost.supervisor.bridge.schema import ANSWER, ID, TEXT, UUID, VERSION, Schema, list_of, object_of, optional
 from fencepost.supervisor.overview import PaneLine
 from fencepost.supervisor.pane_history import PaneHistory
@@ -39,9 +40,7 @@ _WORDS: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TEXT_CHA
 _PANE: Final = _shape(PaneHistory)
 
 _ARGV: Final = list_of(TEXT)
-_TERMINAL: Final[Schema] = {"enum": ["tmux", "none"]}
-_CHANNEL: Final[Schema] = {"enum": ["none", "tools", "events"]}
-_RESTART: Final[Schema] = {"enum": ["owed", "always", "never"]}
+_TERMINAL, _CHANNEL, _RESTART = _shape(Terminal), _shape(Channel), _shape(Restart)
 
 OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
     "run_process": object_of(
@@ -61,7 +60,7 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
     "detect": object_of(
         "version kind from_base to_base classification_op trigger_op",
         version=VERSION,
-        kind={"enum": [one.value for one in TransitionKind]},
+        kind=_shape(TransitionKind),
         from_base=ID,
         to_base=ID,
         classification_op=ID,
@@ -127,8 +126,8 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         "version delivery_id mechanism outcome",
         version=VERSION,
         delivery_id=optional(UUID),
-        stage={"enum": [one.value for one in Stage]},
-        stop={"enum": [one.value for one in Stop]},
+        stage=_shape(Stage),
+        stop=_shape(Stop),
         mechanism=TEXT,
         outcome=TEXT,
         native=TEXT,

@@ -27,6 +27,7 @@ from fencepost.supervisor import (
     TransitionKind,
 )
 from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.escaped import escaped
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
 from fencepost.supervisor.overview import Fleet, fleet
 from fencepost.supervisor.pane_history import PaneHistory, pane_history
@@ -34,7 +35,7 @@ from fencepost.supervisor.pane_history import PaneHistory, pane_history
 if TYPE_CHECKING:
     from fencepost.supervisor.bridge.handlers import Answered, Call
 
-__all__ = ["OPERATOR_HANDLERS", "PANES_MAX"]
+__all__ = ["OPERATOR_HANDLERS", "PANES_MAX", "failed"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
@@ -88,7 +89,7 @@ async def operator_pane(call: Call) -> Answered:
     try:
         found = await trio.to_thread.run_sync(look)
     except StoreFault as error:  # of this reading alone: the runtime tells of its own
-        return _failed(503, error)
+        return failed(503, error)
     if not found.is_known:
         return 404, _error("nothing is stored of this pane")
     return 200, {"version": wire.VERSION, **asdict(found)}
@@ -169,18 +170,19 @@ async def _in_words(call: Call, work: Callable[[], Awaitable[T]]) -> T | Answere
         return await work()
     except _NOT_NOW as error:
         call.bridge.stopping.heard(error)
-        return _failed(503, error)
+        return failed(503, error)
     except wire.Malformed:
         raise
     except FencepostError as error:
-        return _failed(400 if isinstance(error, ValueError) else 409, error)
+        return failed(400 if isinstance(error, ValueError) else 409, error)
     except ValueError as error:
-        return _failed(400, error)
+        return failed(400, error)
 
 
-def _failed(status: int, error: Exception) -> Answered:
+def failed(status: int, error: Exception, **more: object) -> Answered:
+    """The answer that tells an operator why it failed, in the error's own words, with `more` members; logged too."""
     log.info("operator: %d (%s)", status, ascii(error)[:300])
-    return status, _error(_plain(str(error)))
+    return status, {**_error(_plain(str(error))), **more}
 
 
 def _answered(said: Mapping[str, object] | Answered) -> Answered:
@@ -193,8 +195,7 @@ def _error(words: str) -> dict[str, object]:
 
 def _plain(text: str) -> str:
     """Printable and not long, whatever a runtime's words may repeat."""
-    short = text if len(text) <= _WORDS_MAX else f"{text[:_WORDS_MAX]}…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
+    return escaped(text if len(text) <= _WORDS_MAX else f"{text[:_WORDS_MAX]}…")
 
 
 OPERATOR_HANDLERS: Final[Mapping[str, Callable[[Call], Awaitable[Answered]]]] = {

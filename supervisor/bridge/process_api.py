@@ -11,6 +11,7 @@ from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFound
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launchers.commands import harness_of
+from fencepost.supervisor.bridge.operator_handlers import failed
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
@@ -34,14 +35,13 @@ async def run_process(call: Call) -> Answered:
         if spec is not None:
             launch = await processes.run(pane_id, spec, replace=replace)
         else:
-            launch = await processes.again(pane_id, _text(members, "prompt"), replace=replace)
+            launch = await processes.again(pane_id, wire.optional_text(members, "prompt"), replace=replace)
     except LaunchBlocked as blocked:
-        why = {"error": str(blocked), "intent_id": blocked.intent_id, "state": blocked.state}
-        return 409, {"version": wire.VERSION, **why}
+        return failed(409, blocked, intent_id=blocked.intent_id, state=blocked.state)
     except LookupError as error:
         raise NotFound(str(error)) from None
     except _NOT_STARTED as error:
-        return 409, {"version": wire.VERSION, "error": str(error)}
+        return failed(409, error)
     attach = await _attach(processes, pane_id)
     return 200, {
         "version": wire.VERSION,
@@ -84,7 +84,7 @@ async def end_process(call: Call) -> Answered:
     try:
         ended = await processes.end(pane_id)
     except (StillRunning, DamagedNote, OSError) as error:
-        return 409, {"version": wire.VERSION, "error": str(error)}
+        return failed(409, error)
     return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}
 
 
@@ -111,10 +111,10 @@ def _spec(members: wire.Members) -> PaneSpec | None:
         return None
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
         raise wire.Malformed("argv must be a list of texts, the program first")
-    harness = _text(members, "harness") or harness_of(argv[0])
+    harness = wire.optional_text(members, "harness") or harness_of(argv[0])
     if harness is None:
         raise wire.Malformed("harness is required for a program of another name than a harness's")
-    cwd, environment = _text(members, "cwd"), members.get("environment", {})
+    cwd, environment = wire.optional_text(members, "cwd"), members.get("environment", {})
     if cwd is None or not isinstance(environment, Mapping):
         raise wire.Malformed("cwd is required, and environment is an object of texts")
     if not all(isinstance(value, str) for value in environment.values()):
@@ -125,23 +125,16 @@ def _spec(members: wire.Members) -> PaneSpec | None:
             cwd=cwd,
             environment=dict(environment),
             harness=harness,
-            terminal=Terminal(_text(members, "terminal") or Terminal.TMUX),
-            restart=Restart(_text(members, "restart") or Restart.OWED),
-            channel=Channel(_text(members, "channel") or Channel.NONE),
-            prompt=_text(members, "prompt"),
-            session_id=_text(members, "session_id"),
+            terminal=Terminal(wire.optional_text(members, "terminal") or Terminal.TMUX),
+            restart=Restart(wire.optional_text(members, "restart") or Restart.OWED),
+            channel=Channel(wire.optional_text(members, "channel") or Channel.NONE),
+            prompt=wire.optional_text(members, "prompt"),
+            session_id=wire.optional_text(members, "session_id"),
         )
     except InvalidIdentifier as error:
         raise wire.Malformed(f"{error.field} must be printable ASCII of 1 to 256 characters") from None
     except ValueError as error:
         raise wire.Malformed(str(error)) from None
-
-
-def _text(members: wire.Members, name: str) -> str | None:
-    value = members.get(name)
-    if value is not None and not isinstance(value, str):
-        raise wire.Malformed(f"{name} must be text")
-    return value
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from fencepost.supervisor.bridge.client import ClientError
 from fencepost.supervisor.bridge.dashboard.login import login_link
+from fencepost.supervisor.cli.operator_commands import asking, operator_of
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json
-from fencepost.supervisor.cli.reading import FOLDER, default_folder
+from fencepost.supervisor.cli.reading import FOLDER
 
 __all__ = ["dashboard"]
 
@@ -29,15 +29,14 @@ def dashboard(folder: Path | None, open_it: bool, as_json: bool) -> None:
     """Print a link that opens the bridge's dashboard.
 
     The link works once, within a minute, in a browser of this machine, and lets whoever opens it do what only a human
-    decides: it is worth as much as the operator's token for as long as its session lasts.  Exit status: 0; 2 where no
-    bridge serves.
+    decides: it is worth as much as the operator's token for as long as its session lasts.  --json prints one object:
+    version, link, and the seconds for which the link waits.  Exit status: 0; 2 where no bridge serves, or for --open
+    there is no browser.
     """
-    try:
-        link, seconds = login_link((folder or default_folder()).absolute())
-    except ClientError as error:
-        raise Failed(error) from error
+    with asking():
+        link, seconds = login_link(operator_of(folder))
     if as_json:
-        say_json({"link": link, "seconds": seconds})
+        say_json({"version": 1, "link": link, "seconds": seconds})
     else:
         say(link)
     if open_it and not webbrowser.open(link):

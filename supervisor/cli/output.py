@@ -10,6 +10,8 @@ from typing import Final
 
 import click
 
+from fencepost.supervisor.bridge.escaped import escaped
+
 __all__ = ["JSON", "Failed", "lines", "moment", "on_terminal", "say", "say_json", "shown"]
 
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, in ASCII.")
@@ -26,10 +28,7 @@ class Failed(click.ClickException):
 
 def shown(value: object) -> str:
     """Return `value` as text with which no terminal can be made to do anything."""
-    text = "-" if value is None else str(value)
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "-" if value is None else escaped(str(value))
 
 
 def moment(nanoseconds: object) -> str:

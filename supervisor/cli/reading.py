@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,20 +12,15 @@ import click
 from fencepost.mailbox.errors import FencepostError
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.stores.store import StoreReader, open_reader
+from fencepost.supervisor.bridge.folder import default_folder
 from fencepost.supervisor.cli.output import Failed
 
-__all__ = ["FOLDER", "PAGE", "URL", "default_folder", "pages", "readable", "reading", "store_named"]
+__all__ = ["FOLDER", "PAGE", "URL", "default_folder", "needing_extra", "pages", "readable", "reading", "store_named"]
 
 T = TypeVar("T", Event, DeadLetter)
 
 PAGE: Final = 1_000
 """How many events or dead letters are held at once."""
-
-
-def default_folder() -> Path:
-    """Where a bridge keeps its things: the user's state directory, by the XDG rules."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "fencepost"
 
 
 FOLDER: Final = click.option(
@@ -46,6 +40,17 @@ def store_named(url: str | None, folder: Path | None) -> str:
     if not path.exists():
         raise Failed(f"there is no {path}: no bridge has served from {folder}; name its --folder, or a store's URL")
     return f"sqlite:///{path}"
+
+
+@contextmanager
+def needing_extra() -> Generator[None]:
+    """Import within what needs the extra `bridge`; where it is not installed, exit status 2 with what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("fencepost"):
+            raise
+        raise Failed(f"there is no {error.name}: install fencepost[bridge]") from error
 
 
 @contextmanager

@@ -10,10 +10,13 @@ from urllib.parse import quote
 
 import click
 
+from fencepost.mailbox.address import ID_LENGTH_MAX, check_id
+from fencepost.mailbox.errors import InvalidIdentifier
 from fencepost.supervisor.bridge.client import Members
+from fencepost.supervisor.bridge.panes import Channel, Restart, Terminal
 from fencepost.supervisor.cli.operator_commands import asking, operator_of
 from fencepost.supervisor.cli.output import JSON, Failed, on_terminal, say, say_json, shown
-from fencepost.supervisor.cli.reading import FOLDER, default_folder
+from fencepost.supervisor.cli.reading import FOLDER, default_folder, needing_extra
 
 __all__ = ["run", "stop"]
 
@@ -22,9 +25,10 @@ _START_SECONDS: Final = 120.0
 
 
 def _pane_id(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    if not (1 <= len(text) <= 256 and text.isascii() and text.isprintable()):
-        raise click.BadParameter("it must be printable ASCII of 1 to 256 characters")
-    return text
+    try:
+        return check_id("pane", text)
+    except InvalidIdentifier:
+        raise click.BadParameter(f"it must be printable ASCII of 1 to {ID_LENGTH_MAX} characters") from None
 
 
 def _environment() -> dict[str, str]:
@@ -55,14 +59,14 @@ Examples:
 @click.option("--replace", is_flag=True, help="End the process that lives in the pane first.")
 @click.option(
     "--restart",
-    type=click.Choice(["owed", "always", "never"]),
-    default="owed",
+    type=click.Choice([one.value for one in Restart]),
+    default=Restart.OWED.value,
     help="Start again when it ends by itself: if an intent is owed to its agent (default), always, or never.",
 )
 @click.option(
     "--channel",
-    type=click.Choice(["none", "tools", "events"]),
-    default="none",
+    type=click.Choice([one.value for one in Channel]),
+    default=Channel.NONE.value,
     help="Give Claude Code the tools to send messages, or push messages to it as well (docs/channel.md).",
 )
 @click.option("--serve/--no-serve", default=True, help="Start a bridge in the background if none serves the folder.")
@@ -105,7 +109,7 @@ def run(
             "argv": list(program),
             "cwd": str((cwd or Path.cwd()).absolute()),
             "environment": _environment(),
-            "terminal": "tmux" if terminal else "none",
+            "terminal": Terminal.TMUX if terminal else Terminal.NONE,
             "restart": restart,
             "channel": channel,
             **{name: value for name, value in (("harness", harness), ("session_id", session)) if value is not None},
@@ -148,13 +152,9 @@ def _process_of(pane: str) -> str:
 
 
 def _ensure_served(folder: Path) -> None:
-    try:
+    with needing_extra():  # the background bridge could only say so in its log
         from fencepost.supervisor.bridge import app as _needed
         from fencepost.supervisor.bridge.background import BridgeNotStarted, ensure_served
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("fencepost"):
-            raise
-        raise Failed(f"there is no {error.name}: install fencepost[bridge]") from error
     del _needed
     try:
         if ensure_served(folder):

@@ -8,8 +8,8 @@ from typing import Literal
 
 import click
 
-from fencepost.supervisor.cli.output import JSON, Failed, say, say_json, shown
-from fencepost.supervisor.cli.reading import default_folder
+from fencepost.supervisor.cli.output import JSON, say, say_json, shown
+from fencepost.supervisor.cli.reading import default_folder, needing_extra
 
 __all__ = ["serve"]
 
@@ -93,13 +93,9 @@ def serve(
     Exit status: 0 when everybody was answered; 1 when requests were cut (a second signal cuts at once) or the store
     failed; 2 when it could not start.  Needs the extra `bridge`.
     """
-    try:
+    with needing_extra():
         from fencepost.supervisor.bridge import command
         from fencepost.supervisor.bridge.program import Harnesses
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("fencepost"):
-            raise
-        raise Failed(f"there is no {error.name}: install fencepost[bridge]") from error
     settings = command.Settings(
         folder=folder or default_folder(),
         store=store,

@@ -48,7 +48,7 @@ def test_a_delivery_is_never_said_to_have_got_further_than_it_did(row):
     if row.reach.stage is Stage.DELIVERED:
         assert "not yet consumed" in told.sentence
     if row.reach.stage is Stage.CONSUMED:
-        assert "whether the model read it is not known" in told.sentence
+        assert "whether the model has read it is not known" in told.sentence
 
 
 def test_what_is_under_way_or_abandoned_proves_nothing():

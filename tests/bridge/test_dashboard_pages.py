@@ -24,7 +24,7 @@ from bridges import Harness, moved
 from fencepost.supervisor import MechanismOutcome, ModelTurn, Outbound, PlannedCall, SyncStatus
 from fencepost.supervisor.bridge.dashboard import views
 from fencepost.supervisor.bridge.dashboard.shown import SHOWN_MAX, shown
-from fencepost.supervisor.bridge.operator_api import ACTIONS
+from fencepost.supervisor.bridge.operator_api import ACTIONS, TEXT_CHARACTERS_MAX
 
 BATCH = "batch%3Aworker-2%2Foperation-1%2Fturn-12"
 
@@ -160,7 +160,7 @@ async def test_a_pane_tells_its_processes_intents_and_messages(busy):
     said = await seen(browser, "/dashboard/panes/lead")
     assert "claude-code runs, epoch 3" in said
     assert said.count("replaced") >= 2
-    assert "Reached the pane, not yet consumed by the harness." in said
+    assert "Reached the pane, not yet consumed." in said
     assert "Accepted, and its turn ended: settled." in said
     said = await seen(browser, "/dashboard/panes/docs")
     assert "start 3 with a payload" in said
@@ -389,7 +389,7 @@ async def test_a_delivery_is_settled(busy):
     answer = await there.decide(browser, "settle", pane="worker-1", delivery_id=UNCERTAIN, approval="ada: it is gone")
     assert "Settle a delivery: applied It is done, and durable." in text_of(answer.text)
     said = await seen(browser, f"/dashboard/panes/worker-1/deliveries/{UNCERTAIN}")
-    assert "A human gave it up. Whether it arrived stays unknown." in said
+    assert "Abandoned by a person; whether it arrived stays unknown." in said
     answer = await there.decide(browser, "settle", pane="worker-1", delivery_id=UNCERTAIN, approval="again")
     assert "applied" not in text_of(answer.text)
 
@@ -425,6 +425,7 @@ async def test_an_intent_is_resolved(busy):
     [
         {"pane": "worker-1", "delivery_id": UNCERTAIN, "approval": "x", "confirmed": "no"},
         {"pane": "worker-1", "delivery_id": UNCERTAIN, "approval": "  "},
+        {"pane": "worker-1", "delivery_id": UNCERTAIN, "approval": "x" * (TEXT_CHARACTERS_MAX + 1)},
         {"pane": "worker-1", "delivery_id": "no uuid", "approval": "x"},
         {"pane": "", "delivery_id": UNCERTAIN, "approval": "x"},
         {"pane": "worker-1\n", "delivery_id": "\x00", "approval": "x"},

@@ -40,7 +40,7 @@ _STANDINGS: Final = tuple(reversed(Standing))
 """Those first that need somebody."""
 _READERS_MAX: Final = 2
 STREAMS_MAX: Final = 16
-"""How many streams are open at once: two windows of each session there may be would be more than anybody looks at."""
+"""How many streams are open at once, over all sessions; each is a connection, and a page works without one."""
 
 
 class Streams:

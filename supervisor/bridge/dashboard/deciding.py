@@ -18,7 +18,7 @@ from fencepost.supervisor.bridge.auth import Denied
 from fencepost.supervisor.bridge.dashboard.browser import Visitor
 from fencepost.supervisor.bridge.dashboard.sessions import Session
 from fencepost.supervisor.bridge.handlers import NotFound
-from fencepost.supervisor.bridge.operator_api import ACTIONS, Action
+from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
 
 __all__ = ["FORM_BYTES_MAX", "Done", "action_of", "checked", "run"]
 
@@ -80,7 +80,7 @@ async def run(supervisor: Supervisor, action: Action, form: Mapping[str, str]) -
     if empty:
         return Done("refused", problem=f"Fill in: {', '.join(empty)}.")
     try:
-        answer = await action.run(supervisor, form.get("pane", ""), fields)
+        answer = await action.run(supervisor, form.get("pane", ""), read_fields(action, fields))
     except StoreFault:
         raise
     except (FencepostError, ValueError) as error:

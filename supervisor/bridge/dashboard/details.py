@@ -12,7 +12,6 @@ from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     RECORD_TYPES,
-    UNRESOLVED_STATES,
     BatchRecord,
     CallRecord,
     EntryRecord,
@@ -26,6 +25,7 @@ from fencepost.supervisor import CorruptRecord, DeadLetter, Event
 from fencepost.supervisor.bridge.dashboard.journey import BatchChart, Step, batch_chart, steps
 from fencepost.supervisor.bridge.dashboard.views import Inbound, Outbound, Section, inbound_of, intact, section
 from fencepost.supervisor.bridge.dashboard.words import Waiting, outbound_told, waits_for
+from fencepost.supervisor.overview import UNRESOLVED
 
 __all__ = [
     "BatchView",
@@ -108,15 +108,7 @@ def intent(reader: StoreReader, pane_id: str, intent_id: str) -> IntentPage:
     row = found.rows[0]
     latest = section(reader, Query(IncarnationRecord, {"pane_id": pane_id}, ("epoch",), descending=True, limit=1))
     bound = section(reader, Query(IncarnationRecord, {"startup_intent_id": intent_id}, ("epoch",), descending=True))
-    before = section(
-        reader,
-        Query(
-            IntentRecord,
-            {"pane_id": pane_id, "state": tuple(one.value for one in UNRESOLVED_STATES)},
-            ("seq",),
-            limit=1,
-        ),
-    )
+    before = section(reader, Query(IntentRecord, {"pane_id": pane_id, "state": UNRESOLVED}, ("seq",), limit=1))
     head_id = next((one.intent_id for one in before.rows), None)
     told = _newest(reader.events, EVENTS_LOOKED_AT)
     return IntentPage(

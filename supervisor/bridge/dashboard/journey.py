@@ -38,22 +38,16 @@ class Step:
     """What it rests on, or what it would."""
 
 
-_EVENTS: Final[Mapping[str, str]] = {
-    "intent.reconciling": "reconciling",
-    "intent.materialized": "materialized",
-    "intent.delivered": "delivered",
-    "intent.batch_completed": "completed",
-    "intent.acknowledged": "acknowledged",
-    "intent.discarded": "acknowledged",
-}
+_PROVED: Final = ("intent.reconciling", "intent.batch_completed")
+"""The events of the steps whose times are parts of a proof, which a resolved intent does not keep."""
 
 
 def steps(intent: IntentRecord, events: Iterable[Event]) -> list[Step]:
     """The journey of an intent: what is behind it, where it stands, what is ahead."""
     told: dict[str, int] = {}
     for event in events:
-        if event.kind in _EVENTS and event.data.get("intent_id") == intent.intent_id:
-            told.setdefault(_EVENTS[event.kind], event.at)
+        if event.kind in _PROVED and event.data.get("intent_id") == intent.intent_id:
+            told.setdefault(event.kind, event.at)
     times = _times(intent, told)
     reached = [name for name, at in times.items() if at is not None]
     last = reached[-1] if reached else "detected"
@@ -87,15 +81,15 @@ _NAMES: Final = {
 
 def _times(intent: IntentRecord, told: Mapping[str, int]) -> dict[str, int | None]:
     """When each step was reached, in the order of the steps.  A plan has no time of its own."""
-    reconciling = intent.bound_at or told.get("reconciling")
+    reconciling, completed = (told.get(kind) for kind in _PROVED)
     return {
         "detected": intent.detected_at,
-        "reconciling": reconciling,
+        "reconciling": intent.bound_at or reconciling,
         "planned": None,
         "materialized": intent.prepared_at,
         "offered": intent.payload_offered_at,
         "delivered": intent.delivered_at,
-        "completed": intent.batch_completed_at or told.get("completed"),
+        "completed": intent.batch_completed_at or completed,
         "handshake": intent.handshake_at,
         "acknowledged": intent.acknowledged_at,
     }

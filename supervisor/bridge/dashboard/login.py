@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from fencepost.supervisor.bridge.client import NoAnswer, Operator
 
 __all__ = ["login_link"]
 
 
-def login_link(folder: Path) -> tuple[str, int]:
+def login_link(operator: Operator) -> tuple[str, int]:
     """A link that opens the dashboard in a browser of this machine, once, and for how many seconds it waits for that.
 
-    Blocks.  Raises `client.ClientError` where no bridge serves from the folder, or does not answer, and
-    `auth.Unsafe` or OSError for a folder that is not private.
+    Blocks.  Raises `client.ClientError` where no bridge serves from the operator's folder, the folder is not private,
+    or the answer is no ticket.
     """
-    answer = Operator(folder).request("POST", "operator/dashboard-ticket", {})
+    answer = operator.request("POST", "operator/dashboard-ticket", {})
     path, seconds = answer.get("path"), answer.get("seconds")
     if not isinstance(path, str) or not path.startswith("dashboard/login?ticket=") or not isinstance(seconds, int):
         raise NoAnswer("the bridge answered with something that is no ticket")
-    base = json.loads((folder / "endpoints.json").read_bytes())["operator"]
-    return f"{base}/{path}", seconds
+    return operator.url(path), seconds

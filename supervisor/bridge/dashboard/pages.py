@@ -6,7 +6,7 @@ told by their length and hash; `?show=` of one of them shows it, escaped and cut
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -78,6 +78,12 @@ async def _quarantined(visit: Visit) -> tuple[str, ...]:
         return ()
 
 
+def _members(visit: Visit) -> Collection[str]:
+    """The panes that are members; none where the program that embeds the bridge keeps them elsewhere."""
+    seats = visit.bridge.seats
+    return seats.panes if isinstance(seats, Seats) else ()
+
+
 # -- coming and going --------------------------------------------------------------------------------------------------
 
 
@@ -130,10 +136,8 @@ async def events(visit: Visit) -> Response:
 
 async def fleet(visit: Visit) -> Response:
     """`GET dashboard`."""
-    out, seats = await _quarantined(visit), visit.bridge.seats
-    now = visit.board.now()
-    members = seats.panes if isinstance(seats, Seats) else ()
-    found = await _look(visit, lambda reader: views.fleet(reader, members, out, now))
+    out, now = await _quarantined(visit), visit.board.now()
+    found = await _look(visit, lambda reader: views.fleet(reader, _members(visit), out, now))
     return visit.show("fleet.html", fleet=found, stray=[one for one in out if one not in _named(found)])
 
 
@@ -148,8 +152,7 @@ async def pane(visit: Visit) -> Response:
     view, told = await _look(
         visit, lambda reader: (views.pane(reader, pane_id, out, now), details.events_of(reader, pane_id))
     )
-    seats = visit.bridge.seats
-    if not view.known and not (isinstance(seats, Seats) and pane_id in seats.panes):
+    if not view.known and pane_id not in _members(visit):
         raise NotFound("there is no such pane")
     bars = process_bars(view.incarnations.rows, now)
     return visit.show("pane.html", view=view, line=view.line, bars=bars, events=told)

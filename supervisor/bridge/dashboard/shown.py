@@ -7,6 +7,8 @@ from typing import Final
 
 from attrs import frozen
 
+from fencepost.supervisor.bridge.escaped import escaped
+
 __all__ = ["SHOWN_MAX", "Shown", "shown"]
 
 SHOWN_MAX: Final = 16_384
@@ -29,10 +31,6 @@ def shown(content: bytes | str) -> Shown:
     """Bytes, or a text in UTF-8."""
     whole = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     text = whole[: SHOWN_MAX * 4].decode("utf-8", "backslashreplace")
-    printable = "".join(one if one.isprintable() or one in "\n\t" else _spelled(one) for one in text[:SHOWN_MAX])
+    printable = escaped(text[:SHOWN_MAX], keep="\n\t")
     is_cut = len(printable) > SHOWN_MAX or len(text) > SHOWN_MAX or len(whole) > SHOWN_MAX * 4
     return Shown(len(whole), hashlib.sha256(whole).hexdigest(), printable[:SHOWN_MAX], is_cut)
-
-
-def _spelled(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")

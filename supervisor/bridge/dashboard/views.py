@@ -23,7 +23,7 @@ from fencepost.mailbox.delivery_records import (
 from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import BatchRecord, IncarnationRecord, IntentRecord, Record
 from fencepost.mailbox.stores.store import StoreReader
-from fencepost.supervisor import CorruptRecord, IntentState
+from fencepost.supervisor import CorruptRecord
 from fencepost.supervisor.bridge.dashboard.words import (
     Told,
     inbound_told,
@@ -32,7 +32,7 @@ from fencepost.supervisor.bridge.dashboard.words import (
     state_of,
     waits_for,
 )
-from fencepost.supervisor.overview import PaneLine, Standing, fleet_within, pane_line
+from fencepost.supervisor.overview import CONFLICTED, PaneLine, Standing, fleet_within, pane_line
 
 __all__ = [
     "FleetView",
@@ -56,7 +56,6 @@ ROWS_MAX: Final = 50
 PANES_MAX: Final = 500
 """How many panes the fleet's page shows: those first that need somebody."""
 TASKS_MAX: Final = 100
-_BLOCKED: Final = (IntentState.RECOVERY_REQUIRED.value, IntentState.TOPOLOGY_DIVERGED.value)
 _ACCEPTING_NS: Final = 60 * 1_000_000_000
 
 
@@ -146,7 +145,7 @@ def _tasks(reader: StoreReader, line: PaneLine, now: int) -> Iterator[Task]:
         yield Task(line.pane_id, f"{address} is quarantined", why, ("revive",), {"address": address})
     if line.standing in {Standing.CONFLICTED, Standing.FAULTED}:
         own = {"pane_id": line.pane_id}
-        blocked = section(reader, Query(IntentRecord, {**own, "state": _BLOCKED}, ("seq",), limit=ROWS_MAX)).rows
+        blocked = section(reader, Query(IntentRecord, {**own, "state": CONFLICTED}, ("seq",), limit=ROWS_MAX)).rows
         exhausted = section(reader, Query(IntentRecord, {**own, "exhausted_at": NOT_NULL}, limit=1)).rows
         for intent in (*blocked, *exhausted):
             waiting, fields = waits_for(intent, None), {"intent_id": intent.intent_id}

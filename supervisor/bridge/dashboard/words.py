@@ -13,7 +13,7 @@ from attrs import frozen
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.records import IncarnationRecord, IntentRecord
 from fencepost.supervisor import CallStatus, Checkpoint, Reason, Stage, Stop
-from fencepost.supervisor.words import needs_a_person, why_it_waits
+from fencepost.supervisor.words import ABANDONED, needs_a_person, reach_in_words, why_it_waits
 
 __all__ = [
     "CALLS",
@@ -24,7 +24,7 @@ __all__ = [
     "Told",
     "Waiting",
     "inbound_told",
-    "is_blocked",
+    "needs_a_person",
     "outbound_told",
     "sentence",
     "state_of",
@@ -53,6 +53,11 @@ class Told:
     """How many of the ladder's four stages are proven."""
     kind: str = "moving"
     """`moving`, `done`, `stopped` or `unknown`."""
+
+
+def sentence(words: str) -> str:
+    """Words that the command line shows in a column, as a sentence of a page."""
+    return f"{words[:1].upper()}{words[1:]}{'' if words.endswith(('.', '!', '?')) else '.'}"
 
 
 STATES: Final[Mapping[str, str]] = {
@@ -114,65 +119,52 @@ def state_of(intent: IntentRecord) -> str:
     return "exhausted" if intent.exhausted_at is not None else STATES[intent.state]
 
 
-def is_blocked(intent: IntentRecord) -> bool:
-    """Whether it stands until a human decides."""
-    return needs_a_person(intent)
-
-
 def waits_for(intent: IntentRecord, latest: IncarnationRecord | None, head_id: str | None = None) -> Waiting:
     """What has to happen next for an unresolved intent; the arguments are those of `why_it_waits`."""
     why = sentence(why_it_waits(intent, latest, head_id) or "")
     if intent.exhausted_at is not None:
         return Waiting(why, True, ("rearm", "discard"))
-    return Waiting(why, True, ("resolve",)) if is_blocked(intent) else Waiting(why)
-
-
-def sentence(words: str) -> str:
-    """Words that the command line shows in a column, as a sentence of a page."""
-    return f"{words[:1].upper()}{words[1:]}{'' if words.endswith(('.', '!', '?')) else '.'}"
+    return Waiting(why, True, ("resolve",)) if needs_a_person(intent) else Waiting(why)
 
 
 # -- deliveries --------------------------------------------------------------------------------------------------------
 
+_UNREAD: Final = "; whether the model has read it is not known."
 _NATIVE: Final[Mapping[str, str]] = {
-    "queued": "The harness queued it behind what runs; whether the model read it is not known.",
-    "started": "The harness started a turn with it; whether the model read it is not known.",
-    "steered": "The harness put it into the turn that runs; whether the model read it is not known.",
+    "queued": f"The harness queued it behind what runs{_UNREAD}",
+    "started": f"The harness started a turn with it{_UNREAD}",
+    "steered": f"The harness put it into the turn that runs{_UNREAD}",
 }
-_REACHED: Final[Mapping[Stage, Told]] = {
-    Stage.STORED: Told("written down", "Written down and owed; nobody was reached yet.", 1),
-    Stage.DELIVERED: Told("reached the pane", "Reached the pane, not yet consumed by the harness.", 2, "done"),
-    Stage.CONSUMED: Told("consumed", "The harness took it; whether the model read it is not known.", 3, "done"),
-    Stage.RESPONDED: Told("answered", "Something came back that belongs to it.", 4, "done"),
+"""By the mechanism's own word, how a message was consumed."""
+_LABELS: Final[Mapping[Stage | Stop, str]] = {
+    Stage.STORED: "written down",
+    Stage.DELIVERED: "reached the pane",
+    Stage.CONSUMED: "consumed",
+    Stage.RESPONDED: "answered",
+    Stop.UNAVAILABLE: "not sent",
+    Stop.UNCERTAIN: "outcome unknown",
+    Stop.EXPIRED: "expired",
+    Stop.REJECTED: "turned down",
 }
-_STOPPED: Final[Mapping[Stop, Told]] = {
-    Stop.UNAVAILABLE: Told("not sent", "There was no way to the pane, so nothing left.", 0, "stopped"),
-    Stop.UNCERTAIN: Told(
-        "outcome unknown",
-        "It left, and nothing proves whether it arrived. Nothing else is sent here until that is known or settled.",
-        0,
-        "unknown",
-    ),
-    Stop.EXPIRED: Told("expired", "It ended before the harness took it.", 0, "stopped"),
-    Stop.REJECTED: Told("turned down", "A rule or a check turned it down.", 0, "stopped"),
-}
-_ABANDONED: Final = Told(
-    "settled, outcome unknown", "A human gave it up. Whether it arrived stays unknown.", 0, "stopped"
-)
+_ABANDONED: Final = Told("settled, outcome unknown", sentence(ABANDONED), 0, "stopped")
+_FENCED: Final = "Nothing else is sent here until that is known or settled."
 
 
 def outbound_told(row: DeliveryRecord) -> Told:
     """How far a message to a pane got."""
     if row.abandoned_at is not None:
         return _ABANDONED
+    said = sentence(reach_in_words(row))
     if row.outcome is None:
-        return Told("under way", "It left for the pane, and no answer has come yet.")
+        return Told("under way", said)
+    if row.stop is Stop.UNCERTAIN:
+        return Told(_LABELS[row.stop], f"{said} {_FENCED}", 0, "unknown")
     if row.stop is not None:
-        return _STOPPED[row.stop]
-    told = _REACHED[row.stage or Stage.STORED]
-    if row.stage is Stage.CONSUMED and row.native is not None and row.native in _NATIVE:
-        return Told(told.label, _NATIVE[row.native], told.rung, told.kind)
-    return told
+        return Told(_LABELS[row.stop], said, 0, "stopped")
+    stage = row.stage or Stage.STORED
+    if stage is Stage.CONSUMED and row.native is not None:
+        said = _NATIVE.get(row.native, said)
+    return Told(_LABELS[stage], said, list(Stage).index(stage) + 1, "moving" if stage is Stage.STORED else "done")
 
 
 def inbound_told(*, fenced: bool, accepted: bool, published: bool, outcome: str | None, settled: bool) -> Told:

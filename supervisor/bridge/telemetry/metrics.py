@@ -8,7 +8,7 @@ at the moment they are read, and are left out where that cannot be had.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter as Counts
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Final
@@ -109,7 +109,7 @@ class _Counts(Collector):
 
     def __init__(self, name: str, documentation: str, *labels: str) -> None:
         self._name, self._documentation, self._labels = name, documentation, labels
-        self._counts: Counts[tuple[str, ...]] = Counts() if labels else Counts({(): 0})
+        self._counts: Counter[tuple[str, ...]] = Counter() if labels else Counter({(): 0})
 
     def add(self, *values: str) -> None:
         """Count one; `values` are those of the labels."""

@@ -1,0 +1,23 @@
+"""Text of others, with nothing in it that a terminal might obey."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.supervisor.bridge.escaped import escaped
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "shown"),
+    [
+        ("", "", ""),
+        ("naïve → 漢字", "", "naïve → 漢字"),
+        ("\x1b]0;owned\x07", "", "\\x1b]0;owned\\x07"),
+        ("a\u202eb\u2028c\x85", "", "a\\u202eb\\u2028c\\x85"),
+        ("\udc80\U0010ffff", "", "\\udc80\\U0010ffff"),
+        ("one\n\ttwo\r", "\n\t", "one\n\ttwo\\r"),
+        ("one\n\ttwo\r", "", "one\\n\\ttwo\\r"),
+    ],
+)
+def test_what_is_not_printable_is_spelled_out(text, kept, shown):
+    assert escaped(text, keep=kept) == shown
