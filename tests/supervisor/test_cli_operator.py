@@ -284,14 +284,17 @@ def test_deliver(served: Program, run) -> None:
 def test_deliver_to_a_pane_that_is_fenced(run) -> None:
     told = run("deliver", "soft", "--text", "more")
     assert told.exit_code == 1
+    assert told.stderr.startswith(
+        f"This text was not sent: an earlier message to the pane, {UUIDS[3]}, is not resolved"
+    )
     assert told.stdout.startswith(f"{UUIDS[3]} uncertain: uncertain: it may have arrived, and nobody knows")
     unknown = run("deliver", "soft", "--text", "more", "--via", "pigeon")
-    assert (unknown.exit_code, "'pigeon'" in unknown.stderr, "Its id was" in unknown.stderr) == (1, True, True)
+    assert (unknown.exit_code, "'pigeon'" in unknown.stderr, "--id" in unknown.stderr) == (1, True, False)
     assert run("deliver", "soft", "--text", "x", "--id", "no").exit_code == 2
 
 
 def test_detect_says_what_the_bridge_says(run) -> None:
-    moved = ("detect", "new", "--from", "A", "--classification-op", "c", "--trigger-op", "t")
+    moved = ("detect", "new", "--new", "--from", "A", "--classification-op", "c", "--trigger-op", "t")
     same = run(*moved, "--to", "A")
     assert (same.exit_code, "from_base and to_base are both 'A'" in same.stderr) == (1, True)
     assert run(*moved).exit_code == 2
@@ -301,6 +304,24 @@ def test_detect_says_what_the_bridge_says(run) -> None:
         assert json.loads(told.stdout)["coalesced"] is False
     else:
         assert (told.exit_code, "econciler" in told.stderr) == (1, True)
+
+
+def test_a_pane_that_nobody_knows_is_taken_for_a_typo(run) -> None:
+    moved = ("detect", "nosuch", "--from", "A", "--to", "B", "--classification-op", "c", "--trigger-op", "t")
+    for asked in (moved, ("deliver", "nosuch", "--text", "x")):
+        refused = run(*asked)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "nothing is known of pane nosuch" in refused.stderr
+        assert "--new" in refused.stderr
+    assert run("intents", "--pane", "nosuch").stdout.count("\n") == 1
+    assert (run(*moved, "--new").exit_code, run(*moved).exit_code) == (0, 0)  # from now on it is known
+
+
+def test_a_lost_answer_can_be_asked_for(run) -> None:
+    lost = run("deliver", "seat", "--text", "slow", "--id", UUIDS[6], "--wait", "0.2", "--new")
+    assert (lost.exit_code, lost.stdout) == (2, "")
+    assert "not answered in time; it is not known how far the message got" in lost.stderr
+    assert f"with the same text and --id {UUIDS[6]}" in lost.stderr
 
 
 # -- beside a live bridge ----------------------------------------------------------------------------------------------
