@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dis
 import importlib.util
 import inspect
 import re
@@ -430,7 +431,8 @@ def public(owner: str) -> set[str]:
         "invocation": Invocation,
     }[owner]
     fields = {attribute.name for attribute in attrs.fields(of)} if attrs.has(of) else set()
-    return {name for name, _ in inspect.getmembers(of)} | fields | set(vars(of()) if owner == "chaos" else ())
+    made = {one.argval for one in dis.get_instructions(of.__init__) if one.opname == "STORE_ATTR"}
+    return {name for name, _ in inspect.getmembers(of)} | fields | made | set(vars(of()) if owner == "chaos" else ())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)

@@ -1,6 +1,6 @@
 """The operator's client of a bridge that serves from a folder of this user: blocking, for programs of one request.
 
-    bridge = Operator(Path("~/.local/state/fencepost").expanduser())
+    bridge = Operator(default_folder())  # of `folder`; or wherever `fencepost serve --folder` was told
     bridge.status()["panes"]
 
 The folder tells where the bridge listens and holds the token; both must be private to this user, or nothing is sent.
@@ -219,7 +219,9 @@ def _judged(status: int, content: bytes, not_known: str) -> Members:
         return cast("Members", members)
     words = str(members.get("error", f"status {status}"))
     if status == 401:
-        raise TokenRefused("the bridge does not know the token in operator.token: was it changed while it runs?")
+        raise TokenRefused(
+            "operator.token has another token than the bridge, which read it at its start: start it again"
+        )
     if status == 503:
         raise BridgeStopping(f"{words}; {not_known}") if words == _STOPPING else NotNow(words)
     if status in {400, 404, 409, 413}:

@@ -102,7 +102,7 @@ class PaneProcesses:
             await self._check_free(pane_id, replace=replace)
             old, before = self.book.get(pane_id), self._current.get(pane_id)
             if old is None:
-                raise LookupError(f"nothing was started in pane {pane_id!r} yet")
+                raise LookupError(f"nothing was started in pane {pane_id!r} yet: name a program")
             if prompt is not None:
                 self.book.give_prompt(pane_id, prompt)
             try:

@@ -59,7 +59,7 @@ async def look_at_process(call: Call) -> Answered:
     processes, pane_id = _processes(call), call.parameters["pane"]
     spec = processes.book.get(pane_id)
     if spec is None:
-        raise NotFound("nothing was started in this pane yet")
+        raise NotFound("nothing was started in this pane yet: name a program")
     living = (await processes.launcher.processes()).get(pane_id)
     attach = await _attach(processes, pane_id)
     return 200, {

@@ -1,28 +1,21 @@
-"""The operator's routes: each right, malformed, refused, without a token; and what they tell of any store."""
+"""The operator's routes: each right, malformed, refused, without a token."""
 
 from __future__ import annotations
 
 import json
-import re
-import sqlite3
-from contextlib import asynccontextmanager, closing
-from pathlib import Path
 
-import httpx
 import pytest
 import trio
 import trio.testing
-from attrs import frozen
-from bridge.http_world import OURS, World, world
+from bridge.http_world import OURS, world
+from bridge.operated import EVIL, PANE, UUID, fits, operated, uncertain
 from bridges import Harness, Workspace, moved
-from supervisor.stories import loosened
 
 from fencepost.supervisor import (
     Applied,
     FleetSeatMailbox,
     NeedsRecovery,
     Options,
-    Outbound,
     StoreFault,
     SyncStatus,
 )
@@ -31,9 +24,6 @@ from fencepost.supervisor.bridge.operator_api import ACTIONS, TEXT_CHARACTERS_MA
 from fencepost.supervisor.bridge.routes import Listener
 
 OPERATOR, FLEET, LOCAL = Listener
-UUID = "00000000-0000-4000-8000-000000000001"
-EVIL = "\x1b]0;owned\x07\u202e\n\ttab"
-PANE = f"/operator/panes/{OURS}"
 TRANSITION = {
     "version": 1,
     "kind": "parent_advance",
@@ -52,53 +42,6 @@ GOOD = {
     "/operator/revive": {"version": 1, "address": f"pane:{OURS}"},
 }
 """By path, a body that is well formed."""
-
-
-def fits(value, schema) -> bool:
-    """Whether a value has the shape that the document tells; of JSON Schema, what the document uses."""
-    if "oneOf" in schema:
-        return sum(fits(value, one) for one in schema["oneOf"]) == 1
-    if "const" in schema or "enum" in schema:
-        return value in schema.get("enum", [schema.get("const")])
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    names = {dict: "object", list: "array", str: "string", int: "integer", bool: "boolean", type(None): "null"}
-    if names[type(value)] not in kinds:
-        return False
-    if isinstance(value, dict):
-        members = schema.get("properties", {})
-        return set(schema.get("required", [])) <= value.keys() <= members.keys() and all(
-            fits(value[name], members[name]) for name in value
-        )
-    if isinstance(value, list):
-        return all(fits(one, schema["items"]) for one in value)
-    return not isinstance(value, str) or "pattern" not in schema or re.search(schema["pattern"], value) is not None
-
-
-@frozen
-class Operated:
-    """A bridge, and its operator."""
-
-    world: World
-    client: httpx.AsyncClient
-
-    @property
-    def supervisor(self):
-        return self.world.supervisor
-
-    @property
-    def bridge(self):
-        return self.world.bridge
-
-    async def ask(self, path, members=None, status=200):
-        answer = await (self.client.get(path) if members is None else self.client.post(path, json=members))
-        assert answer.status_code == status, answer.text
-        return answer.json()
-
-
-@asynccontextmanager
-async def operated(**more):
-    async with world(**more) as there, there.entitled(OPERATOR) as client:
-        yield Operated(there, client)
 
 
 # -- what every one of them does ---------------------------------------------------------------------------------------
@@ -274,20 +217,6 @@ async def test_a_client_that_leaves_takes_nothing_back():
         assert event.event_id == UUID
 
 
-async def uncertain(there) -> None:
-    """A delivery that was taken and that nobody acknowledged."""
-    pane = there.supervisor.pane(OURS)
-    reports = []
-
-    async def deliver():
-        reports.append(await pane.deliver(Outbound("a secret", "fleet_seat", UUID)))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(deliver)
-        await pane.poll_events(20)
-    assert reports[0].stop == "uncertain"
-
-
 async def test_an_uncertain_delivery_is_settled_once():
     async with operated(mechanisms=[FleetSeatMailbox(acknowledge_seconds=0.01)]) as there:
         await uncertain(there)
@@ -388,67 +317,3 @@ async def test_a_quarantined_actor_is_told_and_revived():
         assert (await there.ask("/operator/revive", revive))["answer"] == "unchanged"
         (line,) = (await there.ask("/operator/status"))["panes"]
         assert line["standing"] == "in_sync"
-
-
-# -- looking -----------------------------------------------------------------------------------------------------------
-
-
-async def test_an_empty_store_is_told():
-    async with operated() as there:
-        status = await there.ask("/operator/status")
-        assert fits(status, OPERATOR_RESPONSES["operator_status"])
-        assert (status["panes"], status["damage"], status["runtime"]["fault"]) == ([], [], None)
-        assert (await there.ask(PANE, status=404))["error"] == "nothing is stored of this pane"
-
-
-@pytest.mark.parametrize("store", ["memory", "sqlite", "jsonl"])
-async def test_a_busy_store_is_told_in_the_shape_of_the_document(store, tmp_path):
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/s.db", "jsonl": f"jsonl:///{tmp_path}/s"}[store]
-    mechanisms = [FleetSeatMailbox(acknowledge_seconds=0.01)]
-    async with operated(store=url, reconciler=Workspace(), mechanisms=mechanisms) as there:
-        pane = there.supervisor.pane(OURS)
-        harness = await Harness.start(pane)
-        await pane.detect(moved("A", "B"))
-        await harness.call(1, "b1")
-        await uncertain(there)
-        status = await there.ask("/operator/status")
-        assert fits(status, OPERATOR_RESPONSES["operator_status"])
-        (line,) = status["panes"]
-        assert (line["pane_id"], line["standing"], line["unresolved"]) == (OURS, "pending", 1)
-        assert line["owed"]["why"] == "handed to the hook of batch b1: waits to hear that it was written"
-        history = await there.ask(PANE)
-        assert fits(history, OPERATOR_RESPONSES["operator_pane"])
-        assert history["pane"] == line
-        assert [one["incarnation_id"] for one in history["incarnations"]] == [harness.incarnation_id]
-        assert history["intents"][0]["payload_bytes"] > 0
-        assert "files moved" not in json.dumps(history)
-
-
-async def test_damage_is_told_and_takes_no_answer_down(tmp_path):
-    sound = tmp_path / "sound.db"
-    async with world(store=f"sqlite:///{sound}", reconciler=Workspace()) as there:
-        await there.supervisor.pane(OURS).detect(moved("A", "B"))
-        await there.supervisor.pane("other").detect(moved("A", "B"))
-    path = Path(tmp_path / "loose.db")
-    loosened(sound, path)
-    async with operated(store=f"sqlite:///{path}") as there:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE intents SET kind = ? WHERE pane_id = ?", (EVIL, OURS))
-        ours, other = sorted((await there.ask("/operator/status"))["panes"], key=lambda line: line["pane_id"] != OURS)
-        assert (ours["standing"], other["standing"], bool(ours["damage"])) == ("faulted", "pending", True)
-        history = await there.ask(PANE)
-        assert (history["intents"], history["pane"]["standing"]) == ([], "faulted")
-
-
-async def test_a_store_that_cannot_be_read_leaves_the_runtime_to_be_told(monkeypatch):
-    async with operated() as there:
-
-        def fail(_):
-            raise StoreFault(f"gone {EVIL}")
-
-        monkeypatch.setattr(type(there.supervisor), "reader", fail)
-        status = await there.ask("/operator/status")
-        assert fits(status, OPERATOR_RESPONSES["operator_status"])
-        assert (status["panes"], status["damage"][0][:18]) == (None, "gone \\x1b]0;owned\\")
-        assert (await there.ask(PANE, status=503))["error"].isprintable()
-        assert not there.bridge.stopping.asked.is_set()  # who looks stops nobody

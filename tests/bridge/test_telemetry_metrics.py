@@ -18,10 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fencepost.supervisor import Chaos, DeadLetter, Event, Reason, StoreFault
 from fencepost.supervisor.bridge.routes import ROUTES, Listener
-from fencepost.supervisor.bridge.telemetry.kinds import KINDS, REASONS, UNRESOLVED
+from fencepost.supervisor.bridge.telemetry.kinds import KINDS, REASONS
 from fencepost.supervisor.bridge.telemetry.metrics import HOOK_BUCKETS, Metrics, Now
 from fencepost.supervisor.bridge.telemetry.observer import DECISIONS, Hook
 from fencepost.supervisor.bridge.telemetry.telemetry import Telemetry
+from fencepost.supervisor.overview import UNRESOLVED
 
 EVIL = 'evil"\\\n} 1\nforged_total 1'
 

@@ -64,7 +64,7 @@ def last_seq(read: Callable[[int, int | None], Sequence[object]]) -> int:
     return found
 
 
-def _newest(read: Callable[[int, int | None], list[T]], how_many: int) -> Section[T]:
+def _newest_first(read: Callable[[int, int | None], list[T]], how_many: int) -> Section[T]:
     try:
         rows = read(max(0, last_seq(read) - how_many), how_many)
     except CorruptRecord as error:
@@ -74,7 +74,7 @@ def _newest(read: Callable[[int, int | None], list[T]], how_many: int) -> Sectio
 
 def events_of(reader: StoreReader, pane_id: str) -> Section[Event]:
     """The newest events of a pane and of what belongs to it, newest first."""
-    found = _newest(reader.events, EVENTS_LOOKED_AT)
+    found = _newest_first(reader.events, EVENTS_LOOKED_AT)
     batches = {one.address for one in section(reader, Query(BatchRecord, {"pane_id": pane_id})).rows}
     own = [
         one
@@ -110,7 +110,7 @@ def intent(reader: StoreReader, pane_id: str, intent_id: str) -> IntentPage:
     bound = section(reader, Query(IncarnationRecord, {"startup_intent_id": intent_id}, ("epoch",), descending=True))
     before = section(reader, Query(IntentRecord, {"pane_id": pane_id, "state": UNRESOLVED}, ("seq",), limit=1))
     head_id = next((one.intent_id for one in before.rows), None)
-    told = _newest(reader.events, EVENTS_LOOKED_AT)
+    told = _newest_first(reader.events, EVENTS_LOOKED_AT)
     return IntentPage(
         intent=row,
         damage=found.damage or latest.damage or bound.damage,
@@ -147,7 +147,7 @@ def batch(reader: StoreReader, pane_id: str, address: str, now: int) -> BatchVie
     )
     ids = tuple(one.invocation_id for one in calls.rows)
     staged = section(reader, Query(OutcomeRecord, {"invocation_id": ids}))
-    events = [one for one in _newest(reader.events, EVENTS_LOOKED_AT).rows if one.address == address]
+    events = [one for one in _newest_first(reader.events, EVENTS_LOOKED_AT).rows if one.address == address]
     return BatchView(
         batch=row,
         damage=calls.damage or placed.damage or staged.damage,
@@ -180,7 +180,7 @@ class Letter:
 
 def letters(reader: StoreReader) -> tuple[Section[Letter], int]:
     """The newest dead letters, newest first, and how many there are."""
-    found = _newest(reader.dead_letters, LETTERS_MAX)
+    found = _newest_first(reader.dead_letters, LETTERS_MAX)
     ids = tuple({one.incarnation_id for one in found.rows if one.incarnation_id is not None})
     known = section(reader, Query(IncarnationRecord, {"incarnation_id": ids})).rows if ids else ()
     speakers = {one.incarnation_id: one for one in known}
@@ -207,7 +207,7 @@ class Health:
 
 def health(reader: StoreReader, store_url: str | None) -> Health:
     """Count everything.  Whether each row is as it must be is a longer question, which `fencepost check` answers."""
-    newest = _newest(reader.events, 1)
+    newest = _newest_first(reader.events, 1)
     ever = newest.rows[0].seq or 0 if newest.rows else 0
     trimmed = [row.get("last_event_seq") for row in reader.raw("trimmed")]
     gone = next((one for one in trimmed if isinstance(one, int)), 0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fencepost.supervisor import DeadLetter, Event, MailboxClosed
-from fencepost.supervisor.bridge.telemetry.kinds import UNRESOLVED
+from fencepost.supervisor.overview import UNRESOLVED
 
 if TYPE_CHECKING:
     from fencepost.supervisor import Supervisor

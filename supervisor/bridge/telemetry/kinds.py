@@ -10,13 +10,12 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.supervisor import DeadLetter, Event, IntentState, Reason
+from fencepost.supervisor import DeadLetter, Event, Reason
 
 __all__ = [
     "KINDS",
     "OTHER",
     "REASONS",
-    "UNRESOLVED",
     "dead_letter_fields",
     "event_fields",
     "kind_label",
@@ -71,11 +70,6 @@ KINDS: Final[Mapping[str, int]] = {
 
 REASONS: Final = frozenset({*(reason.value for reason in Reason), "older_activation"})
 """Every reason of a dead letter."""
-
-UNRESOLVED: Final = tuple(
-    state.value for state in IntentState if state not in {IntentState.ACKNOWLEDGED, IntentState.SUPERSEDED}
-)
-"""The states of an intent that is not over."""
 
 _IDS: Final = (
     "pane_id",

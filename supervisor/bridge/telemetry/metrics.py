@@ -20,8 +20,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from fencepost.supervisor import DeadLetter, Event, RuntimeStatus
-from fencepost.supervisor.bridge.telemetry.kinds import UNRESOLVED, kind_label, reason_label
+from fencepost.supervisor.bridge.telemetry.kinds import kind_label, reason_label
 from fencepost.supervisor.bridge.telemetry.observer import LEFT, Hook, Request
+from fencepost.supervisor.overview import UNRESOLVED
 
 __all__ = ["CONTENT_TYPE", "HOOK_BUCKETS", "Metrics", "Now"]
 
