@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,3 +113,27 @@ def test_who_interrupts_a_start_is_told_what_may_have_begun() -> None:
     stopped = CliRunner().invoke(cli.main, ["run", "--no-serve", "--pane", "p", "--", "claude"])
     assert (stopped.exit_code, stopped.stdout) == (130, "")
     assert "`fencepost stop --pane p`" in stopped.stderr
+
+
+def test_an_interruption_while_the_commands_are_imported_is_no_traceback() -> None:
+    interrupted = """
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fencepost.supervisor.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from fencepost.supervisor.start import main
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", interrupted], capture_output=True, text=True, check=False, cwd="/"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_the_script_is_the_program() -> None:
+    done = subprocess.run(
+        [Path(sysconfig.get_path("scripts")) / "fencepost", "--help"], capture_output=True, check=True
+    )
+    assert done.stdout.startswith(b"Usage: fencepost ")
