@@ -321,6 +321,8 @@ class Kept:
     """The live incarnation of each."""
     replaced: frozenset[str]
     """Where the runtime itself is about to start a successor."""
+    retired: frozenset[str]
+    """The incarnations that are over."""
 
 
 def incarnations_kept(store_url: str) -> Kept:
@@ -330,8 +332,9 @@ def incarnations_kept(store_url: str) -> Kept:
     Raises `StoreFault`.
     """
     if store_url.startswith("memory:"):
-        return Kept({}, frozenset())
+        return Kept({}, frozenset(), frozenset())
     with open_reader(store_url) as reader, reader.snapshot():
         rows = list(reader.raw("incarnations"))
     live = {str(row["pane_id"]): str(row["incarnation_id"]) for row in rows if row["retired_at"] is None}
-    return Kept(live, frozenset(str(row["pane_id"]) for row in rows if row["relaunch"]))
+    replaced = frozenset(str(row["pane_id"]) for row in rows if row["relaunch"])
+    return Kept(live, replaced, frozenset(str(row["incarnation_id"]) for row in rows if row["retired_at"] is not None))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,7 @@ from attrs import define, field
 
 from fencepost.supervisor import IncarnationView, Launch
 from fencepost.supervisor.bridge.hook_settings import remove_settings
-from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, TmuxLauncher
+from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, TmuxError, TmuxLauncher
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
 from fencepost.supervisor.bridge.peers import Process
@@ -33,6 +33,8 @@ from fencepost.supervisor.bridge.seats import Seats
 __all__ = ["PaneLauncher", "output_path"]
 
 log: Final = logging.getLogger("fencepost.bridge")
+
+_LAST_WORDS_MAX: Final = 500
 
 
 @define(eq=False)
@@ -163,19 +165,25 @@ class PaneLauncher:
         """See `HeldLauncher.note_of`."""
         return await trio.to_thread.run_sync(self._child.note_of, incarnation_id)
 
-    async def take_over(self, live: Mapping[str, str]) -> dict[str, ProcessNote]:
+    async def take_over(self, live: Mapping[str, str], retired: Container[str]) -> dict[str, ProcessNote]:
         """Answer `processes`, after an earlier life of the bridge that may have lost what it had written.
 
-        `live` are the incarnations that the store holds live, by pane.  A process without a note is ended: nobody could
-        watch it.  One that is no member, since what is kept of the fleet was lost, is a member again: its link token is
-        gone, but the local listener knows it, and answers its hooks.
+        `live` are the incarnations that the store holds live, by pane, `retired` those that are over.  A process of one
+        that is over is ended, and so is one without a note: nobody could watch it.  One that is no member, since what
+        is kept of the fleet was lost, is a member again: its link token is gone, but the local listener knows it, and
+        answers its hooks.
         """
         for pane_id, incarnation_id in live.items():
             try:
-                if await self.note_of(incarnation_id) is None:
-                    await self.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
-            except (DamagedNote, StillRunning) as error:  # its pane's matter, told again by whoever starts there
+                noted = await self.note_of(incarnation_id) is not None
+            except DamagedNote as error:  # its pane's matter, told again by whoever starts there
                 log.warning("pane %r: %s", pane_id, ascii(str(error)))
+                continue
+            if not noted:
+                await self.end(pane_id, incarnation_id)
+        for note in (await self.processes()).values():
+            if note.incarnation_id in retired:
+                await self.end(note.pane_id, note.incarnation_id)
         living = await self.processes()
         for note in living.values():
             member = self.seats.by_process(Process(note.pid, note.start_time))
@@ -183,6 +191,21 @@ class PaneLauncher:
                 self.seats.admit(note.pane_id)
                 self.seats.occupy(note.pane_id, note.pid)
         return living
+
+    async def end(self, pane_id: str, incarnation_id: str) -> None:
+        """See `stop`; what stands in the way is logged, and told again by whoever starts something there."""
+        try:
+            await self.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
+        except (DamagedNote, StillRunning, OSError) as error:
+            log.warning("pane %r: %s", pane_id, ascii(str(error)))
+
+    async def last_words(self, pane_id: str) -> str:
+        """The last lines that the pane's terminal shows; empty where it has none, or cannot be asked."""
+        try:
+            shown = await trio.to_thread.run_sync(self._tmux.shown_in, pane_id)
+        except TmuxError:
+            return ""
+        return " / ".join(line.strip() for line in shown.splitlines() if line.strip())[-_LAST_WORDS_MAX:]
 
     async def wait(self, incarnation_id: str) -> None:
         """Return when the incarnation's process is gone, whoever ended it; at once if there is none."""

@@ -14,6 +14,7 @@ from attrs import define, evolve, field
 
 from fencepost.supervisor import Applied, IncarnationView, Launch, LaunchBlocked, Supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Restart, Terminal
@@ -39,6 +40,8 @@ class PaneProcesses:
     launcher: PaneLauncher
     book: PaneBook
     adapters: Mapping[str, Adapter]
+    settle_seconds: float = 0.0
+    """How long a program in a terminal must live for its start to count as one."""
     _current: dict[str, str] = field(factory=dict[str, str], init=False)
     """The incarnation whose process each pane has, or had last, as far as this life knows."""
     _leaving: set[str] = field(factory=set[str], init=False)
@@ -71,7 +74,7 @@ class PaneProcesses:
             self._leaving.add(pane_id)
             try:
                 self.book.put(pane_id, evolve(spec, version=version, wanted=True))
-                return await self._launch(pane_id, spec, version)
+                return await self._settled(spec, await self._launch(pane_id, spec, version))
             except LaunchBlocked:
                 self.book.replace(pane_id, old)  # the runtime started nothing: what was there is what is to be started
                 raise
@@ -106,13 +109,22 @@ class PaneProcesses:
             if prompt is not None:
                 self.book.give_prompt(pane_id, prompt)
             try:
-                return await self._start(pane_id, old)
+                return await self._settled(old, await self._start(pane_id, old))
             except Exception as error:
                 if prompt is not None and self.book.take_prompt(pane_id) is not None and old.prompt is not None:
                     self.book.give_prompt(pane_id, old.prompt)
                 if not isinstance(error, LaunchBlocked):
                     await self._not_started(pane_id, before, lambda: self.book.unjudged(pane_id, old))
                 raise
+
+    async def _settled(self, spec: PaneSpec, launch: Launch) -> Launch:
+        """The launch, unless its program ends at once, as one does that does not understand its options."""
+        if spec.terminal is Terminal.TMUX:
+            with trio.move_on_after(self.settle_seconds):
+                await self.launcher.wait(launch.incarnation_id)
+                words = await self.launcher.last_words(launch.pane_id)
+                raise LaunchError(f"{spec.argv[0]!r:.200} ended at once" + (f", and says: {words}" if words else ""))
+        return launch
 
     async def _not_started(self, pane_id: str, before: str | None, put_back: Callable[[], None]) -> None:
         """The operator is told that nothing came of it, so nothing may, later.

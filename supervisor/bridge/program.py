@@ -10,6 +10,7 @@ Nothing here decides anything; it says who knows whom.
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -59,6 +60,8 @@ class Harnesses:
     hook_deadline_seconds: int = 15
     stop_seconds: float = 5.0
     head_reply_seconds: float = 120.0
+    settle_seconds: float = 1.0
+    """How long a program in a terminal must live for its start to count as one."""
     adapters: tuple[Adapter, ...] = Factory(tuple)
     """Adapters of one's own, beside Claude Code's and Codex's."""
 
@@ -100,7 +103,7 @@ async def open_bridge(
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
-        reconciler=_reconciler(harnesses, book),
+        reconciler=reconciler_of(harnesses, book),
         launcher=launcher,
         mechanisms=[HeadSeatOutbox(reply_seconds=harnesses.head_reply_seconds), FleetSeatMailbox()],
         dispatcher=dispatcher,
@@ -108,11 +111,11 @@ async def open_bridge(
     ) as supervisor:
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
-        processes = PaneProcesses(supervisor, launcher, book, adapters)
+        processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
         watcher = Watcher(supervisor, launcher, book, processes.start_again)
         launcher.listen(processes.started, watcher.watch)
         kept = await trio.to_thread.run_sync(incarnations_kept, store)
-        living = await launcher.take_over(kept.live)
+        living = await launcher.take_over(kept.live, kept.retired)
         for pane_id, incarnation_id in kept.live.items():
             if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
                 processes.started(pane_id, incarnation_id)
@@ -121,7 +124,9 @@ async def open_bridge(
 
         async def watch() -> None:
             launcher.open()
-            await watcher.run(left)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watcher.end_the_fenced)
+                await watcher.run(left)
 
         bridge = Bridge(
             supervisor,
@@ -175,12 +180,16 @@ def _launcher(
     )
 
 
-def _reconciler(harnesses: Harnesses, book: PaneBook) -> Reconciler:
+def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
     if harnesses.reconcile is None:
         return Notice()
     argv = tuple(shlex.split(harnesses.reconcile))
     if not argv:
         raise ValueError("the reconciling command is empty")
+    program = shutil.which(argv[0])
+    if program is None:
+        raise ValueError(f"there is no program {argv[0]!r} to reconcile with")
+    argv = (str(Path(program).absolute()), *argv[1:])  # it is started in the folder of each pane
 
     def cwd_of(pane_id: str) -> str | None:
         spec = book.get(pane_id)

@@ -34,6 +34,7 @@ from fencepost.supervisor import (
     Supervisor,
 )
 from fencepost.supervisor.bridge.panes import PaneBook, Restart
+from fencepost.supervisor.bridge.telemetry.following import near_the_end
 
 __all__ = ["Launching", "Watcher"]
 
@@ -57,6 +58,10 @@ class Launching(Protocol):
         """Return when the incarnation's process is gone."""
         ...
 
+    async def end(self, pane_id: str, incarnation_id: str) -> None:
+        """End the incarnation's process, if it lives."""
+        ...
+
 
 @define(eq=False)
 class Watcher:
@@ -70,6 +75,7 @@ class Watcher:
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _early: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
     _pauses: dict[str, float] = field(factory=dict[str, float], init=False)
+    _watched: set[str] = field(factory=set[str], init=False)
 
     def watch(self, pane_id: str, incarnation_id: str) -> None:
         """Watch the process of an incarnation from now on; one that is gone already is noticed as well."""
@@ -90,13 +96,31 @@ class Watcher:
                 self._nursery.start_soon(self._guarded, pane_id, partial(self._go_on, pane_id, None))
             await trio.sleep_forever()
 
+    async def end_the_fenced(self) -> None:
+        """End each process whose incarnation is retired, until the runtime closes.
+
+        Where a successor follows, the runtime does so itself.  After the last permitted attempt none does, and what is
+        left is a process whose every call is refused, in a pane that looks as if somebody worked there.
+        """
+        async with trio.open_nursery() as nursery:
+            try:
+                async for event in self.supervisor.events(await near_the_end(self.supervisor)):
+                    pane_id, incarnation_id = event.data.get("pane_id"), event.data.get("incarnation_id")
+                    if event.kind == "incarnation.retired" and incarnation_id in self._watched:
+                        nursery.start_soon(self.launcher.end, str(pane_id), str(incarnation_id))
+            except FencepostError as error:  # the runtime closes, or its store failed; who asks next hears of it
+                log.info("retired incarnations are not followed any more: %s", ascii(str(error)))
+
     async def _watch(self, pane_id: str, incarnation_id: str) -> None:
         begun = trio.current_time()
+        self._watched.add(incarnation_id)
         try:
             await self.launcher.wait(incarnation_id)
         except Exception:
             log.exception("pane %r: the process of incarnation %r cannot be watched", pane_id, incarnation_id)
             return
+        finally:
+            self._watched.discard(incarnation_id)
         if trio.current_time() - begun >= _SETTLED_SECONDS:
             self._pauses.pop(pane_id, None)
         await self._guarded(pane_id, partial(self._ended, pane_id, incarnation_id))

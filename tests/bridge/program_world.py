@@ -104,7 +104,7 @@ class World:
     async def bridge(self, **harnesses) -> AsyncGenerator[Life]:
         """One life of the bridge, served and watched."""
         where: list[Endpoints] = []
-        settings = Harnesses(tmux_server=self.tmux_server, stop_seconds=1, **harnesses)
+        settings = Harnesses(**{"tmux_server": self.tmux_server, "stop_seconds": 1, "settle_seconds": 0, **harnesses})
         async with (
             open_bridge(
                 self.folder,

@@ -149,7 +149,7 @@ def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path):
             return Capabilities()
 
         async def on_hook(self, *_):
-            raise StoreFault("the disk is \x1b full")
+            raise StoreFault(f"{words}the disk is \x1b full")
 
     folder, said, complaints, answers = tmp_path / "bridge", [], [], []
 

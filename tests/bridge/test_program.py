@@ -14,8 +14,10 @@ from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 
 from fencepost.supervisor import DeliveryMode, IntentState, SyncStatus
+from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.pane_processes import Occupied
-from fencepost.supervisor.bridge.panes import Channel, Restart, Terminal
+from fencepost.supervisor.bridge.panes import Channel, PaneBook, Restart, Terminal
+from fencepost.supervisor.bridge.program import Harnesses, reconciler_of
 from fencepost.supervisor.bridge.startup_tag import PAYLOAD_BYTES_MAX
 
 NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -229,3 +231,47 @@ async def test_an_agent_is_given_the_channel_it_was_started_with(place: World, c
         with pytest.raises(ValueError, match="claude-code only"):
             await life.processes.run("right", evolve(place.spec(channel=channel), harness="codex", argv=("codex",)))
         await life.processes.end("left")
+
+
+@NEEDS_TMUX
+async def test_a_program_that_ends_at_once_was_not_started_and_its_last_words_are_told(place: World):
+    wrong = place.program.with_name("wrong")
+    wrong.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 2.1.197 && exit\necho unknown option; exit 1\n')
+    wrong.chmod(0o755)
+    async with place.bridge(settle_seconds=30) as life:
+        spec = evolve(place.spec(terminal=Terminal.TMUX), argv=(str(wrong), "--bogus"))
+        with pytest.raises(LaunchError, match=r"wrong' ended at once, and says: unknown option"):
+            await life.processes.run("left", spec)
+        assert not life.processes.book.wants("left")
+        assert await life.processes.end("left") is False
+
+
+async def test_a_process_that_is_fenced_for_good_is_ended(place: World):
+    async with place.bridge() as life:
+        first = await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await life.pane.retire(first.incarnation_id, "by the test")
+        with trio.fail_after(30):
+            await life.processes.launcher.wait(first.incarnation_id)
+        assert (await life.processes.launcher.processes()) == {}
+        assert run.lines.readline() == ""
+
+
+async def nothing(*_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_what_was_fenced_when_its_bridge_died_is_ended_by_the_next(place: World, monkeypatch):
+    async with place.bridge() as life:
+        first = await life.processes.run("left", place.spec(prompt="go"))
+        await place.next_run()
+        monkeypatch.setattr(type(life.processes.launcher), "end", nothing)
+        await life.pane.retire(first.incarnation_id, "by the test")
+        monkeypatch.undo()
+    async with place.bridge() as life:
+        assert (await life.processes.launcher.processes()) == {}
+
+
+def test_a_reconciling_program_that_is_not_there_is_told_at_the_start():
+    with pytest.raises(ValueError, match="no program 'nosuch'"):
+        reconciler_of(Harnesses(reconcile="nosuch --x"), PaneBook())

@@ -96,6 +96,14 @@ class TmuxLauncher(HeldLauncher):
         target = self.panes().get(pane_id)
         return None if target is None else (*self._tmux, "attach-session", "-t", target)
 
+    def shown_in(self, pane_id: str) -> str:
+        """What the pane's terminal shows, with the lines that its end has moved out of sight; empty without a window.
+
+        Blocks; raises `TmuxError`.
+        """
+        target = self.panes().get(pane_id)
+        return "" if target is None else self._run("capture-pane", "-p", "-S", "-20", "-t", target)
+
     def panes(self) -> dict[str, str]:
         """Return tmux's own pane ids (`%3`) by fencepost pane; empty without a server.  Blocks.
 
@@ -171,7 +179,10 @@ class TmuxLauncher(HeldLauncher):
                 check=False,
             )
         except FileNotFoundError as error:
-            raise TmuxError(f"there is no program {self._tmux[0]!r}: install tmux, or name where it is") from error
+            raise TmuxError(
+                f"there is no program {self._tmux[0]!r} in this bridge's PATH: install tmux, or start the bridge anew "
+                "from a shell that has it"
+            ) from error
         except subprocess.TimeoutExpired as error:
             raise TmuxError(f"tmux did not answer {arguments[0]!r} within {_ANSWER_SECONDS:g} s") from error
         if done.returncode != 0:

@@ -20,7 +20,7 @@ from fencepost.supervisor.overview import UNRESOLVED
 if TYPE_CHECKING:
     from fencepost.supervisor import Supervisor
 
-__all__ = ["SEED_MAX", "Follower"]
+__all__ = ["SEED_MAX", "Follower", "near_the_end"]
 
 log: Final = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Follower:
     async def _start(self) -> None:
         status = await self._supervisor.status()
         self._letter_seq = status.dead_letters  # they are numbered without a gap, and none is ever trimmed away
-        self._event_seq = await _near_the_end(self._supervisor)
+        self._event_seq = await near_the_end(self._supervisor)
         async for event in self._supervisor.events(self._event_seq, follow=False):
             self._event_seq = event.seq or self._event_seq
             self._remember(event)
@@ -116,7 +116,7 @@ class Follower:
         return True
 
 
-async def _near_the_end(supervisor: Supervisor) -> int:
+async def near_the_end(supervisor: Supervisor) -> int:
     """A number that at most `SEED_MAX` stored events are above, found with few reads; the numbers have no gap."""
     low = await _first_above(supervisor, 0)
     if low is None:
