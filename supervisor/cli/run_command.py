@@ -163,6 +163,10 @@ def _ensure_served(folder: Path) -> None:
             click.echo(f"a bridge serves from {shown(folder)} now", err=True)
     except (BridgeNotStarted, OSError) as error:
         raise Failed(error) from error
+    except KeyboardInterrupt:
+        told = f"a bridge may serve from {shown(folder)} all the same; no agent was started"
+        click.echo(f"\nInterrupted; {told}.", err=True)
+        raise
 
 
 def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:

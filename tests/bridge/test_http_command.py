@@ -139,7 +139,8 @@ def test_an_unsafe_folder_or_token_is_refused(tmp_path):
     assert (status, "damaged" in errors) == (2, True)
 
 
-def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path):
+@pytest.mark.parametrize("words", ["", "the store failed: "])
+def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path, words):
     """The fault is one that an adapter meets; whoever restarts the bridge gets what the store has."""
 
     class Failing:

@@ -340,6 +340,18 @@ def test_the_reading_commands_work_beside_it(served: Program, run) -> None:
     assert "\\x1b]0;owned\\x07" in run("status").stdout
 
 
+def test_the_reading_commands_find_a_store_outside_the_folder(tmp_path: Path) -> None:
+    trio.run(history, tmp_path / "other.db")
+    with Program(tmp_path / "bridge", "--store", f"sqlite:///{tmp_path}/other.db") as program:
+        program.started()
+        asked = ["status", "--folder", str(program.folder), "--json"]
+        told = json.loads(CliRunner().invoke(cli.main, asked).stdout)
+        events = CliRunner().invoke(cli.main, ["events", "--folder", str(program.folder)])
+    assert (told["store"], told["bridge"]["serving"]) == (f"sqlite:///{tmp_path}/other.db", True)
+    assert "waiting" in {line["pane_id"] for line in told["panes"]}
+    assert (events.exit_code, "intent.exhausted" in events.stdout) == (0, True)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
