@@ -85,7 +85,9 @@ def _let_go(stream: IO[str]) -> None:
     """What could not be written is dropped: the interpreter would try again at its end, and fail with a status 120."""
     try:
         stream.flush()
-    except (OSError, ValueError):
+    except ValueError:  # a command has closed it
+        return
+    except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

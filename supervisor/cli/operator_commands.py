@@ -228,11 +228,13 @@ def deliver(
         with asking():
             said = operator_of(folder).deliver(pane, via, text, delivery_id, seconds=wait, new=new)
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted; the message may be sent all the same.  {_ask_again(delivery_id)}", err=True)
+        click.echo(
+            f"\nInterrupted; the message may be sent all the same.  {_ask_again(delivery_id, new=new)}", err=True
+        )
         raise
     except Failed as error:
         if not isinstance(error.__cause__, NobodyServes | RequestRejected):
-            click.echo(_ask_again(delivery_id), err=True)
+            click.echo(_ask_again(delivery_id, new=new), err=True)
         raise
     if as_json:
         say_json(said)
@@ -248,8 +250,9 @@ def deliver(
         click.get_current_context().exit(REFUSED)
 
 
-def _ask_again(delivery_id: str) -> str:
-    return f"Ask again how far it got with the same text and --id {shown(delivery_id)}: it is sent once."
+def _ask_again(delivery_id: str, *, new: bool) -> str:
+    also = ", --new" if new else ""
+    return f"Ask again how far it got with the same text{also} and --id {shown(delivery_id)}: it is sent once."
 
 
 def _read_stdin() -> str:

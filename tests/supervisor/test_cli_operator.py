@@ -244,6 +244,7 @@ def test_on_a_terminal_it_says_what_is_claimed_and_asks(served: Program, run, an
     for sentence in (ACTIONS["rearm"].claims, ACTIONS["rearm"].does_not_claim, "pane: to ask", f"intent id: {intent}"):
         assert " ".join(sentence.split()) in words
     assert ("nothing was done" in words) == (status != 0)
+    assert max(map(len, shown.decode().splitlines())) <= 80  # between words: they are all found above
     assert status_of(run, "to ask")["owed"]["exhausted"] == (status != 0)
 
 
@@ -321,7 +322,7 @@ def test_a_lost_answer_can_be_asked_for(run) -> None:
     lost = run("deliver", "seat", "--text", "slow", "--id", UUIDS[6], "--wait", "0.2", "--new")
     assert (lost.exit_code, lost.stdout) == (2, "")
     assert "not answered in time; it is not known how far the message got" in lost.stderr
-    assert f"with the same text and --id {UUIDS[6]}" in lost.stderr
+    assert f"with the same text, --new and --id {UUIDS[6]}" in lost.stderr
 
 
 # -- beside a live bridge ----------------------------------------------------------------------------------------------
