@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bridge.dashboard_browser import ServedDashboard, chromium, needs_chromium, window
 from bridge.dashboard_world import BROKEN, QUEUED, TEXT, UNCERTAIN, make_broken, make_busy
-from bridge.test_dashboard_pages import make_hostile
+from bridge.test_dashboard_broken import make_hostile
 from bridges import Harness, moved
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.by import By
