@@ -31,7 +31,7 @@ class JsonlReader(RowsReader):
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         if not self._path.is_file():
-            raise StoreFault(f"{self._path} does not exist")
+            raise StoreFault(f"{self._path} is a folder" if self._path.is_dir() else f"{self._path} does not exist")
         self._replay = Replay(str(self._path))
         self._fd: int | None = None
         self._still = False

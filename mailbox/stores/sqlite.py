@@ -589,7 +589,7 @@ class SqliteReader:
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         if not self._path.is_file():
-            raise StoreFault(f"{self._path} does not exist")
+            raise StoreFault(f"{self._path} is a folder" if self._path.is_dir() else f"{self._path} does not exist")
         with self._faults():
             self._connection = _connect_read_only(self._path)
             try:

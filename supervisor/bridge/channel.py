@@ -57,6 +57,15 @@ NOT_STARTED: Final = 2
 """The environment does not say which pane this is, or where the bridge is."""
 
 TOOLS_ONLY: Final = "--tools-only"
+_USAGE: Final = f"""Usage: fencepost-channel [{TOOLS_ONLY}]
+
+Be an MCP server that pushes a pane's messages into its harness, over standard input and output; with {TOOLS_ONLY}
+offer the tools alone.  A harness starts it, in an environment that a bridge made (FENCEPOST_PANE, and FENCEPOST_SOCKET
+or FENCEPOST_FLEET and FENCEPOST_LINK).
+
+Exit status: 0 when its input ended; 1 if the harness does not take what is written to it; 2 if the environment does not
+say which pane this is, or where its bridge is.
+"""
 LAST_CALLS_SECONDS: Final = 2.0
 """How long tools that run when the input ends may take to end; a claim outlives them."""
 ENVIRONMENT: Final = ("FENCEPOST_PANE", "FENCEPOST_SOCKET", "FENCEPOST_FLEET", "FENCEPOST_LINK", "FENCEPOST_ENDPOINTS")
@@ -220,6 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     when the harness does not take what is written, 2 when it could not start.
     """
     given = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(given):
+        sys.stdout.write(_USAGE)
+        sys.exit(ENDED)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a harness asks so; there is nothing that must be said then
 
     async def live() -> int:

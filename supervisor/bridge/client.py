@@ -33,6 +33,7 @@ __all__ = [
     "Operator",
     "RequestRejected",
     "TokenRefused",
+    "store_kept_by",
 ]
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -97,14 +98,21 @@ class Operator:
         path = f"operator/{name}" if pane_id is None else f"{_of_pane(pane_id)}/{name}"
         return self.request("POST", path, dict(fields))
 
-    def detect(self, pane_id: str, transition: Mapping[str, str]) -> Members:
-        """`POST operator/panes/{pane}/transitions`; the members are those of a `BaseTransition`."""
-        return self.request("POST", f"{_of_pane(pane_id)}/transitions", dict(transition))
+    def detect(self, pane_id: str, transition: Mapping[str, str], *, new: bool = False) -> Members:
+        """`POST operator/panes/{pane}/transitions`; the members are those of a `BaseTransition`.
 
-    def deliver(self, pane_id: str, via: str, text: str, delivery_id: str, *, seconds: float = 120.0) -> Members:
+        `new`: the pane may be one that the bridge knows nothing of.
+        """
+        return self.request("POST", f"{_of_pane(pane_id)}/transitions", {**transition, "new": new})
+
+    def deliver(
+        self, pane_id: str, via: str, text: str, delivery_id: str, *, seconds: float = 120.0, new: bool = False
+    ) -> Members:
         """`POST operator/panes/{pane}/deliveries`; waits up to `seconds` for as long as the mechanism does."""
-        members = {"via": via, "text": text, "delivery_id": delivery_id}
-        return self.request("POST", f"{_of_pane(pane_id)}/deliveries", members, seconds=seconds)
+        members = {"via": via, "text": text, "delivery_id": delivery_id, "new": new}
+        return self.request(
+            "POST", f"{_of_pane(pane_id)}/deliveries", members, seconds=seconds, not_known=_HOW_FAR_NOT_KNOWN
+        )
 
     def url(self, path: str) -> str:
         """Where the operator's listener has this path, for another program of this user; tells no token."""
@@ -112,9 +120,19 @@ class Operator:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/{path}"
 
     def request(
-        self, method: str, path: str, members: Mapping[str, object] | None = None, *, seconds: float | None = None
+        self,
+        method: str,
+        path: str,
+        members: Mapping[str, object] | None = None,
+        *,
+        seconds: float | None = None,
+        not_known: str | None = None,
     ) -> Members:
-        """One request of any route; `members` get the wire's version, and None sends no body."""
+        """One request of any route; `members` get the wire's version, and None sends no body.
+
+        `not_known` is what an error says where no answer came, in place of the advice to look at the status.
+        """
+        not_known = not_known or _NOT_KNOWN
         host, port, token = self._find()
         body = None if members is None else json.dumps({"version": 1, **members}).encode("ascii")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
@@ -130,12 +148,12 @@ class Operator:
             if response.length and len(content) <= ANSWER_BYTES_MAX:
                 raise http.client.IncompleteRead(content, response.length)
         except TimeoutError as error:
-            raise NoAnswer(f"the bridge has not answered in time; {_NOT_KNOWN}") from error
+            raise NoAnswer(f"the bridge has not answered in time; {not_known}") from error
         except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(f"the bridge ended the connection: {error!r:.200}; {_NOT_KNOWN}") from error
+            raise NoAnswer(f"the bridge ended the connection: {error!r:.200}; {not_known}") from error
         finally:
             connection.close()
-        return _judged(response.status, content)
+        return _judged(response.status, content, not_known)
 
     def _find(self) -> tuple[str, int, str]:
         """Where it listens and what opens it.  Sends nothing to anybody who is not of this user."""
@@ -157,6 +175,17 @@ class Operator:
 
 _STOPPING: Final = "the bridge is stopping"
 _NOT_KNOWN: Final = "it is not known whether it was done: look at the status"
+_HOW_FAR_NOT_KNOWN: Final = "it is not known how far the message got: ask again under its id"
+
+
+def store_kept_by(folder: Path) -> str | None:
+    """The URL of the store that the bridge in `folder` serves, or served when it was killed; None: nothing tells."""
+    try:
+        told = json.loads(read_private(folder / "endpoints.json", _FILE_BYTES_MAX))
+    except (Unsafe, OSError, ValueError, RecursionError):
+        return None
+    store = told.get("store") if isinstance(told, dict) else None
+    return store if isinstance(store, str) else None
 
 
 def _of_pane(pane_id: str) -> str:
@@ -176,16 +205,16 @@ def _loopback(endpoints: bytes) -> tuple[str, int]:
     return host, port
 
 
-def _judged(status: int, content: bytes) -> Members:
+def _judged(status: int, content: bytes, not_known: str) -> Members:
     """The members of an answer that was given, or the error that it is."""
     if len(content) > ANSWER_BYTES_MAX:
-        raise NoAnswer(f"the bridge's answer has more than {ANSWER_BYTES_MAX} bytes; {_NOT_KNOWN}")
+        raise NoAnswer(f"the bridge's answer has more than {ANSWER_BYTES_MAX} bytes; {not_known}")
     try:
         members: object = json.loads(content)
     except (ValueError, RecursionError):
         members = None
     if not isinstance(members, dict):
-        raise NoAnswer(f"the bridge's answer, with status {status}, is not JSON; {_NOT_KNOWN}")
+        raise NoAnswer(f"the bridge's answer, with status {status}, is not JSON; {not_known}")
     if status == 200:
         return cast("Members", members)
     words = str(members.get("error", f"status {status}"))
@@ -194,7 +223,7 @@ def _judged(status: int, content: bytes) -> Members:
             "operator.token has another token than the bridge, which read it at its start: start it again"
         )
     if status == 503:
-        raise BridgeStopping(f"{words}; {_NOT_KNOWN}") if words == _STOPPING else NotNow(words)
+        raise BridgeStopping(f"{words}; {not_known}") if words == _STOPPING else NotNow(words)
     if status in {400, 404, 409, 413}:
         raise RequestRejected(status, words)
-    raise NoAnswer(f"the bridge answers {status}: {words}; {_NOT_KNOWN}")
+    raise NoAnswer(f"the bridge answers {status}: {words}; {not_known}")

@@ -10,7 +10,7 @@ Its folder is private to the user and holds everything that it keeps:
     hook-spool/      what hooks let pass while no bridge was there
     operator.token   the operator's bearer token, made at the first start
     seats.json       the members of the fleet
-    endpoints.json   where it listens now; written at each start, taken away at a graceful end
+    endpoints.json   where it listens now, and its store's URL; written at each start, taken away at a graceful end
     local.sock       the local listener, at the same path in every life
 """
 
@@ -33,7 +33,7 @@ from attrs import Factory, define, frozen
 from fencepost.supervisor import FencepostError
 from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
 from fencepost.supervisor.bridge.limits import Stopping
-from fencepost.supervisor.bridge.program import Harnesses, OpenBridge, open_bridge
+from fencepost.supervisor.bridge.program import Harnesses, OpenBridge, absolute_store, open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
 from fencepost.supervisor.bridge.telemetry.logs import LogFormat, logging_to
@@ -82,7 +82,8 @@ def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str]
         complain(str(error))
         return NOT_STARTED if life.where is None else CUT
     if life.stopping.fault is not None:
-        complain(f"the store failed: {life.stopping.fault}")
+        words = str(life.stopping.fault)
+        complain(words if words.startswith("the store failed") else f"the store failed: {words}")
     return CUT if life.stopping.was_cut or life.stopping.fault is not None else ANSWERED
 
 
@@ -102,7 +103,7 @@ class _Life:
         with _owned(folder):
             (folder / "endpoints.json").unlink(missing_ok=True)  # a killed life's: somebody else may listen there now
             token, seats = operator_token(folder / "operator.token"), Seats(folder / "seats.json")
-            store = self.settings.store or f"sqlite:///{folder / 'bridge.db'}"
+            store = absolute_store(self.settings.store or f"sqlite:///{folder / 'bridge.db'}")
             async with open_bridge(
                 folder,
                 store,
@@ -114,9 +115,9 @@ class _Life:
                 telemetry=telemetry,
                 fleet_url=lambda: None if self.where is None else self.where.fleet,
             ) as opened:
-                await self._serve(opened, folder)
+                await self._serve(opened, folder, store)
 
-    async def _serve(self, opened: OpenBridge, folder: Path) -> None:
+    async def _serve(self, opened: OpenBridge, folder: Path, store: str) -> None:
         addresses = Addresses(self.settings.operator, self.settings.fleet, folder / "local.sock")
         endpoints = folder / "endpoints.json"
         failure: Exception | None = None
@@ -124,7 +125,7 @@ class _Life:
         def started(where: Endpoints) -> None:
             nonlocal failure
             try:
-                where.write(endpoints)
+                where.write(endpoints, store)
             except OSError as error:  # nobody would find it
                 failure = error
                 self.stopping.asked.set()

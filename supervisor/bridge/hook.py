@@ -55,6 +55,12 @@ WRITING_SECONDS = 20.0
 MARGIN_SECONDS = 0.5
 """What the end of this process itself may take."""
 CONNECT_AGAIN_SECONDS = 0.005
+USAGE = """Usage: fencepost-hook --harness NAME --event NAME --deadline SECONDS < EVENT
+
+Ask the bridge about one hook event of a harness, and print its decision.  `fencepost hook-settings` writes the settings
+with which a harness runs it, in an environment with FENCEPOST_PANE, FENCEPOST_INCARNATION and FENCEPOST_SOCKET.  Where
+no bridge answers, the store decides.  Exit status: 0, whatever happens.
+"""
 FALLBACK_SECONDS = 2.0
 """What of the deadline is kept for the fallback, at most a third of it."""
 
@@ -549,6 +555,9 @@ def options(arguments: list[str]) -> Iterator[tuple[str, str]]:
 def main() -> NoReturn:
     """Answer one hook event; see the module.  The exit status is always 0."""
     started = time.monotonic()
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE)
+        sys.exit()
     given = dict(options(sys.argv[1:]))
     try:
         seconds = min(max(float(given.get("--deadline", DEADLINE_SECONDS)), 1.0), 600.0)

@@ -39,6 +39,7 @@ _PLAIN: Final[dict[type, Schema]] = {str: TEXT, int: {"type": "integer"}, bool: 
 _WORDS: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": TEXT_CHARACTERS_MAX}
 _PANE: Final = _shape(PaneHistory)
 
+_BOOL: Final = _shape(bool)
 _ARGV: Final = list_of(TEXT)
 _TERMINAL, _CHANNEL, _RESTART = _shape(Terminal), _shape(Channel), _shape(Restart)
 
@@ -55,7 +56,7 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
         channel=_CHANNEL,
         prompt=TEXT,
         session_id=ID,
-        replace={"type": "boolean"},
+        replace=_BOOL,
     ),
     "detect": object_of(
         "version kind from_base to_base classification_op trigger_op",
@@ -66,8 +67,9 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
         classification_op=ID,
         trigger_op=ID,
         ambiguous=optional(TEXT),
+        new=_BOOL,
     ),
-    "deliver": object_of("version via text", version=VERSION, via=ID, text=TEXT, delivery_id=optional(UUID)),
+    "deliver": object_of("version via text", version=VERSION, via=ID, text=TEXT, delivery_id=optional(UUID), new=_BOOL),
     **{
         name: object_of(
             " ".join(["version", *(one.name for one in action.fields)]),

@@ -29,11 +29,12 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.escaped import escaped
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
+from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.overview import Fleet, fleet
 from fencepost.supervisor.pane_history import PaneHistory, pane_history
 
 if TYPE_CHECKING:
-    from fencepost.supervisor.bridge.handlers import Answered, Call
+    from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call
 
 __all__ = ["OPERATOR_HANDLERS", "PANES_MAX", "failed"]
 
@@ -107,8 +108,11 @@ async def detect(call: Call) -> Answered:
     from_base, to_base = wire.id_of(members, "from_base"), wire.id_of(members, "to_base")
     operations = wire.id_of(members, "classification_op"), wire.id_of(members, "trigger_op")
     ambiguous = wire.optional_text(members, "ambiguous")
+    may_be_new = _may_be_new(members)
 
-    async def carry_out() -> dict[str, object]:
+    async def carry_out() -> dict[str, object] | Answered:
+        if not (may_be_new or await _is_known(call.bridge, pane.pane_id)):
+            return _no_such_pane(pane.pane_id)
         said = await pane.detect(BaseTransition(TransitionKind(kind), from_base, to_base, *operations, ambiguous))
         view = await supervisor.intent(said.intent_id).view()
         return {
@@ -127,14 +131,49 @@ async def deliver(call: Call) -> Answered:
     pane, members = call.pane, wire.versioned(call.members)
     text, via = wire.reply_text(members), wire.id_of(members, "via")
     delivery_id = wire.optional_text(members, "delivery_id") or str(uuid4())
+    may_be_new = _may_be_new(members)
 
-    async def carry_out() -> dict[str, object]:
+    async def carry_out() -> dict[str, object] | Answered:
+        if not (may_be_new or await _is_known(call.bridge, pane.pane_id)):
+            return _no_such_pane(pane.pane_id)
         said = await call.unless_gone(lambda: pane.deliver(Outbound(text, via, delivery_id)))
         if said is None:
             raise TypeError("the pane did not answer")
         return _report(said)
 
     return _answered(await _in_words(call, carry_out))
+
+
+def _may_be_new(members: wire.Members) -> bool:
+    new = members.get("new", False)
+    if not isinstance(new, bool):
+        raise wire.Malformed("new must be true or false")
+    return new
+
+
+def _no_such_pane(pane_id: str) -> Answered:
+    words = f"nothing is known of pane {pane_id}: nothing was ever started in it, and nothing is stored of it"
+    return 404, _error(f"{_plain(words)}; say that it is new (--new) if it is")
+
+
+async def _is_known(bridge: Bridge, pane_id: str) -> bool:
+    """Whether there is such a pane: a mistyped name would be told that all went well, and the pane that was meant not.
+
+    A pane that cannot be read of counts as one: what fails is told by what is asked of it.
+    """
+    started = bridge.processes is not None and bridge.processes.book.get(pane_id) is not None
+    is_member = isinstance(bridge.seats, Seats) and pane_id in bridge.seats.panes
+    if started or is_member or pane_id == bridge.head_pane:
+        return True
+
+    def look() -> bool:
+        with bridge.supervisor.reader() as reader:
+            return pane_history(reader, pane_id, latest=1).is_known
+
+    try:
+        return await trio.to_thread.run_sync(look)
+    except StoreFault:
+        return True
 
 
 def _report(said: DeliveryReport) -> dict[str, object]:

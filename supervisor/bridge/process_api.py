@@ -8,9 +8,10 @@ from typing import Final
 
 from fencepost.supervisor import InvalidIdentifier, LaunchBlocked
 from fencepost.supervisor.bridge import wire
+from fencepost.supervisor.bridge.escaped import escaped
 from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFound
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, TmuxError
-from fencepost.supervisor.bridge.launchers.commands import harness_of
+from fencepost.supervisor.bridge.launchers.commands import HARNESSES, harness_of
 from fencepost.supervisor.bridge.operator_handlers import failed
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
@@ -113,7 +114,10 @@ def _spec(members: wire.Members) -> PaneSpec | None:
         raise wire.Malformed("argv must be a list of texts, the program first")
     harness = wire.optional_text(members, "harness") or harness_of(argv[0])
     if harness is None:
-        raise wire.Malformed("harness is required for a program of another name than a harness's")
+        names = ", ".join(HARNESSES)
+        raise wire.Malformed(
+            f"its name does not tell which harness {escaped(argv[0][:200])} is: name it as harness (--harness): {names}"
+        )
     cwd, environment = wire.optional_text(members, "cwd"), members.get("environment", {})
     if cwd is None or not isinstance(environment, Mapping):
         raise wire.Malformed("cwd is required, and environment is an object of texts")

@@ -56,10 +56,10 @@ class Endpoints:
     fleet: str
     local: str
 
-    def write(self, path: Path) -> None:
-        """Leave them where clients look after a restart, as one JSON object."""
+    def write(self, path: Path, store: str | None = None) -> None:
+        """Leave them where clients look after a restart, as one JSON object; `store`: the URL of what is served."""
         members = {"version": 1, "operator": self.operator, "fleet": self.fleet, "local": self.local}
-        replace_private(path, json.dumps(members))
+        replace_private(path, json.dumps(members if store is None else {**members, "store": store}))
 
 
 async def serve(

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -25,6 +26,7 @@ from fencepost.supervisor import Capabilities, Launch
 from fencepost.supervisor.bridge.adapters.transcripts import WINDOW_BYTES, transcript_roots
 from fencepost.supervisor.bridge.channel import claude_options, mcp_config
 from fencepost.supervisor.bridge.codex_home import users_codex_home
+from fencepost.supervisor.bridge.escaped import escaped
 from fencepost.supervisor.bridge.hook_settings import (
     HookCommand,
     write_claude_channel,
@@ -40,6 +42,7 @@ __all__ = ["Starting", "version_of"]
 _VERSION_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.05
 _SAID_BYTES_MAX: Final = 1024
+_LINE_MAX: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+[0-9A-Za-z.+-]*")
 _STANDS_STILL: Final = {"claude-code": {"DISABLE_AUTOUPDATER": "1"}}
 """What keeps a harness at the version whose proofs its incarnation was launched with."""
@@ -167,6 +170,8 @@ def version_of(spec: PaneSpec) -> str:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+    except FileNotFoundError as error:
+        raise LaunchError(_not_found(spec, error)) from error
     except OSError as error:
         raise LaunchError(f"{spec.argv[0]!r:.200} could not be asked for its version: {error}") from error
     try:
@@ -177,8 +182,34 @@ def version_of(spec: PaneSpec) -> str:
         _give_up(asked)
     found = _VERSION.search(said)
     if asked.returncode != 0 or found is None:
-        raise LaunchError(f"{spec.argv[0]!r:.200} --version said {said!r:.200}, with status {asked.returncode}")
+        raise LaunchError(
+            f"{spec.argv[0]!r:.200} is no {spec.harness} that can be run: asked with --version it said "
+            f"{_first_line(said)}, and ended with status {asked.returncode}"
+        )
     return found[0]
+
+
+def _not_found(spec: PaneSpec, error: FileNotFoundError) -> str:
+    """A folder to run in that is gone, or the interpreter of a script, is told by the same error."""
+    program = spec.argv[0]
+    if not Path(spec.cwd).is_dir():
+        return f"there is no folder {spec.cwd!r:.300} to start it in"
+    if "/" in program:
+        found = (Path(spec.cwd) / program).exists()
+    else:
+        found = shutil.which(program, path=spec.environment.get("PATH", os.defpath)) is not None
+    if found:
+        return f"{program!r:.200} could not be asked for its version: {error}"
+    where = "" if "/" in program else " in the PATH of the shell that starts it"
+    return f"the program {program!r:.200} is not found{where}"
+
+
+def _first_line(said: str) -> str:
+    """What a program said first, escaped; bounded, with a sign where it was cut."""
+    line = next(filter(None, map(str.strip, said.splitlines())), None)
+    if line is None:
+        return "nothing"
+    return f'"{escaped(line[:_LINE_MAX])}{"…" if len(line) > _LINE_MAX else ""}"'
 
 
 def _first_words(asked: subprocess.Popen[bytes]) -> bytes:

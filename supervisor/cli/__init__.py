@@ -8,7 +8,8 @@ Stored text is not trusted: ids, reasons and event data were written by harnesse
 might obey is shown escaped.  A payload is shown as its length and hash, never as itself.
 
 Exit status: 0; 1 if `check` found violations, or a bridge refused what it was asked; 2 for wrong usage, for a store
-that cannot be read, and where no bridge serves.  That of `serve` is told by its help.
+that cannot be read, for output that is not taken, and where no bridge serves; 130 and 141 as `group` has them.  That of
+`serve` is told by its help.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from fencepost.supervisor.cli import (
     status_command,
     store_commands,
 )
+from fencepost.supervisor.cli.group import Commands
 from fencepost.supervisor.cli.output import say
 
 __all__ = ["main"]
@@ -46,22 +48,9 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     context.exit()
 
 
-class _InOrder(click.Group):
-    """Shows its commands in the order in which they were added."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Their names."""
-        return list(self.commands)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """Their first sentences, whole: click would cut them off to fit a line."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(limit=200)) for name, one in self.commands.items()])
-
-
 @click.group(
     name="fencepost",
-    cls=_InOrder,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=f"""\b
 Store URLs: {", ".join(scheme for scheme in SCHEMES if not scheme.startswith("memory"))}.  After three slashes
@@ -92,7 +81,7 @@ def main() -> None:
     settle, resolve, rearm, discard, revive, detect and deliver ask the bridge that serves from a folder.
 
     Exit status: 0; 1 if check found violations or a bridge refused; 2 for wrong usage, for a store that cannot be read,
-    and where no bridge serves.
+    and where no bridge serves; 130 if interrupted; 141 if nobody reads what is printed.
     """
 
 

@@ -20,8 +20,6 @@ __all__ = ["events"]
 
 LOOK_SECONDS: Final = 0.25
 """How often a store is looked at that is followed."""
-INTERRUPTED: Final = 130
-"""The exit status of a program that was interrupted from the keyboard."""
 
 _pause: Callable[[float], None] = time.sleep
 
@@ -52,11 +50,8 @@ def events(url: str | None, folder: Path | None, after: int, limit: int | None, 
         with reading(store) as reader:
             tell(pages(reader.events, after, limit))
         return
-    try:
-        with readable(), open_reader(store) as reader:
-            tell(_followed(reader, after, limit))
-    except KeyboardInterrupt:
-        click.get_current_context().exit(INTERRUPTED)
+    with readable(), open_reader(store) as reader:
+        tell(_followed(reader, after, limit))
 
 
 def _tell(found: Iterable[Event]) -> None:

@@ -6,6 +6,7 @@ they are shown escaped.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -16,13 +17,14 @@ from uuid import uuid4
 import click
 
 from fencepost.mailbox.records import TransitionKind
-from fencepost.supervisor.bridge.client import ClientError, Operator, RequestRejected
+from fencepost.supervisor.bridge.client import ClientError, NobodyServes, Operator, RequestRejected
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, Field
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json, shown
 from fencepost.supervisor.cli.reading import FOLDER, default_folder
 
 __all__ = ["COMMANDS", "asking", "operator_of"]
 
+_COLUMNS_MAX: Final = 100
 REFUSED: Final = 1
 """The exit status where the bridge, or the protocol, said no."""
 
@@ -103,13 +105,23 @@ def _confirm(action: Action, pane: str | None, fields: Mapping[str, str], *, yes
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(f"{action.name} asks a person for confirmation, and this is no terminal: add --yes")
     said = {**({} if pane is None else {"pane": pane}), **fields}
-    click.echo(f"{action.title}: {action.summary}", err=True)
+    click.echo(_wrapped(f"{action.title}: {action.summary}"), err=True)
     for name, value in said.items():
         click.echo(f"  {name.replace('_', ' ')}: {shown(value)}", err=True)
-    click.echo(f"\nWhat this claims:\n  {action.claims}", err=True)
-    click.echo(f"\nWhat it does not claim:\n  {action.does_not_claim}\n", err=True)
-    if not click.confirm(f"{action.title}?", default=False, err=True):
+    click.echo(f"\nWhat this claims:\n{_wrapped(action.claims, '  ')}", err=True)
+    click.echo(f"\nWhat it does not claim:\n{_wrapped(action.does_not_claim, '  ')}\n", err=True)
+    try:
+        agreed = click.confirm(f"{action.title}?", default=False, err=True)
+    except click.Abort:  # Ctrl-C, or the end of the input
+        agreed = False
+    if not agreed:
         raise Failed("nothing was done")
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    """The text in lines that end between words, for this terminal."""
+    columns = min(shutil.get_terminal_size().columns, _COLUMNS_MAX)
+    return click.wrap_text(text, columns, initial_indent=indent, subsequent_indent=indent)
 
 
 def _conclude(said: Mapping[str, Any], *, as_json: bool) -> None:
@@ -123,6 +135,10 @@ def _conclude(said: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 # -- what a program hands in -----------------------------------------------------------------------------------------
+
+_NEW: Final = click.option(
+    "--new", is_flag=True, help="The pane may be one of which nothing is known; without it, that is taken for a typo."
+)
 
 
 @click.command(
@@ -141,19 +157,32 @@ Example:
 )
 @click.option("--from", "from_base", required=True, metavar="REVISION", help="The base until now.")
 @click.option("--to", "to_base", required=True, metavar="REVISION", help="The base from now on.")
-@click.option("--classification-op", required=True, metavar="ID", help="The operation that told which kind it is.")
-@click.option("--trigger-op", required=True, metavar="ID", help="The operation that moved it; it counts once.")
+@click.option(
+    "--classification-op",
+    required=True,
+    metavar="ID",
+    help="An id of your own, for the look that told which kind of move it is.",
+)
+@click.option(
+    "--trigger-op",
+    required=True,
+    metavar="ID",
+    help="An id of your own, for what moved it (a push, say); one id counts once, so asking again is safe.",
+)
 @click.option("--ambiguous", metavar="WHY", help="Why the move cannot be proved; a person must resolve it then.")
+@_NEW
 @FOLDER
 @JSON
-def detect(pane: str, folder: Path | None, as_json: bool, **members: str | None) -> None:
+def detect(pane: str, new: bool, folder: Path | None, as_json: bool, **members: str | None) -> None:
     """Say that the base of a pane has moved.
 
     Prints the intent that carries it and its state; `coalesced` if an open intent took it in.  Durable when this
-    returns.  Needs a bridge that reconciles.  Exit status: 1 if the protocol has no such step, 2 if no bridge serves.
+    returns.  Needs a bridge that reconciles.  Exit status: 1 if the protocol has no such step; 2 if no bridge serves,
+    or nothing is known of such a pane (see --new).
     """
+    transition = {name: value for name, value in members.items() if value is not None}
     with asking():
-        said = operator_of(folder).detect(pane, {name: value for name, value in members.items() if value is not None})
+        said = operator_of(folder).detect(pane, transition, new=new)
     if as_json:
         say_json(said)
     else:
@@ -173,31 +202,57 @@ Examples:
 @click.option("--text", metavar="TEXT", help="The message [standard input].")
 @click.option("--id", "delivery_id", metavar="UUID", help="The delivery's id [a new one]; the same one sends once.")
 @click.option("--wait", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=120.0, show_default=True)
+@_NEW
 @FOLDER
 @JSON
 def deliver(
-    pane: str, via: str, text: str | None, delivery_id: str | None, wait: float, folder: Path | None, as_json: bool
+    pane: str,
+    via: str,
+    text: str | None,
+    delivery_id: str | None,
+    wait: float,
+    new: bool,
+    folder: Path | None,
+    as_json: bool,
 ) -> None:
     """Send a message to a pane and tell how far it got.
 
     Waits for as long as the mechanism does.  Exit status: 0 if it got to a stage; 1 if it did not (unavailable,
-    uncertain, expired, rejected), or there is no such mechanism; 2 if no bridge serves, or it has not answered in
-    time.  Nothing is ever sent twice: ask with the same --id how far it got.
+    uncertain, expired, rejected), or there is no such mechanism; 2 if no bridge serves, nothing is known of such a
+    pane (see --new), or it has not answered in time; 130 if interrupted.  Nothing is ever sent twice: ask with the
+    same text and --id how far it got.
     """
     text = _read_stdin() if text is None else text
     delivery_id = delivery_id or str(uuid4())
     try:
         with asking():
-            said = operator_of(folder).deliver(pane, via, text, delivery_id, seconds=wait)
-    except Failed:
-        click.echo(f"Its id was {shown(delivery_id)}.", err=True)
+            said = operator_of(folder).deliver(pane, via, text, delivery_id, seconds=wait, new=new)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nInterrupted; the message may be sent all the same.  {_ask_again(delivery_id, new=new)}", err=True
+        )
+        raise
+    except Failed as error:
+        if not isinstance(error.__cause__, NobodyServes | RequestRejected):
+            click.echo(_ask_again(delivery_id, new=new), err=True)
         raise
     if as_json:
         say_json(said)
     else:
         say(_report(said))
+    if (other := said.get("delivery_id")) != delivery_id:
+        click.echo(
+            f"This text was not sent: an earlier message to the pane, {shown(other)}, is not resolved, and that is "
+            "the one this tells of.",
+            err=True,
+        )
     if said.get("stage") is None:
         click.get_current_context().exit(REFUSED)
+
+
+def _ask_again(delivery_id: str, *, new: bool) -> str:
+    also = ", --new" if new else ""
+    return f"Ask again how far it got with the same text{also} and --id {shown(delivery_id)}: it is sent once."
 
 
 def _read_stdin() -> str:

@@ -12,6 +12,7 @@ import click
 from fencepost.mailbox.errors import FencepostError
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.stores.store import StoreReader, open_reader
+from fencepost.supervisor.bridge.client import store_kept_by
 from fencepost.supervisor.bridge.folder import default_folder
 from fencepost.supervisor.cli.output import Failed
 
@@ -36,10 +37,15 @@ def store_named(url: str | None, folder: Path | None) -> str:
             raise click.UsageError("name a store or a folder, not both")
         return url
     folder = (folder or default_folder()).absolute()
+    if (store := store_kept_by(folder)) is not None:
+        return store
     path = folder / "bridge.db"
     if not path.exists():
         raise Failed(f"there is no {path}: no bridge has served from {folder}; name its --folder, or a store's URL")
     return f"sqlite:///{path}"
+
+
+_HOW_TO_INSTALL: Final = "install the extra `bridge`, from a checkout with: pip install '.[bridge]'"
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def needing_extra() -> Generator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("fencepost"):
             raise
-        raise Failed(f"there is no {error.name}: install fencepost[bridge]") from error
+        raise Failed(f"there is no {error.name}: {_HOW_TO_INSTALL}") from error
 
 
 @contextmanager

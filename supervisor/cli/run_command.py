@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -95,8 +96,9 @@ def run(
     this shell's environment (which is kept in the bridge's private folder).  Without one, this looks at what lives in
     the pane, or starts again what ran there.  Leave tmux with its own key (C-b d); the agent goes on.
 
-    Exit status: 0; 1 if it cannot be started, and why; 2 for wrong usage and where no bridge can be had.  With --json
-    it prints what the bridge answered, and does not look at the pane.
+    Exit status: 0; 1 if it cannot be started, and why; 2 for wrong usage, where no bridge can be had, and where tmux
+    is missing to look at it; 130 if interrupted.  Once tmux shows the pane, it is tmux's.  With --json it prints what
+    the bridge answered, and does not look at the pane.
     """
     where = (folder or default_folder()).absolute()
     if serve:
@@ -118,7 +120,7 @@ def run(
     if as_json:
         say_json(started)
         return
-    _tell(where, pane, started)
+    _tell(where, pane, started, prompted=prompt is not None)
     attach = started.get("attach")
     if attach and not detach and on_terminal():
         _look(attach)
@@ -161,6 +163,10 @@ def _ensure_served(folder: Path) -> None:
             click.echo(f"a bridge serves from {shown(folder)} now", err=True)
     except (BridgeNotStarted, OSError) as error:
         raise Failed(error) from error
+    except KeyboardInterrupt:
+        told = f"a bridge may serve from {shown(folder)} all the same; no agent was started"
+        click.echo(f"\nInterrupted; {told}.", err=True)
+        raise
 
 
 def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:
@@ -170,15 +176,24 @@ def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_fir
             found = operator.request("GET", path)
             if found["pid"] is not None:
                 return found
-        return operator.request("PUT", path, members, seconds=_START_SECONDS)
+        try:
+            return operator.request("PUT", path, members, seconds=_START_SECONDS)
+        except KeyboardInterrupt:
+            click.echo(
+                f"\nInterrupted; the agent may be started in pane {shown(pane)} all the same.  `fencepost status` "
+                f"tells, `fencepost stop --pane {shown(shlex.quote(pane))}` ends it.",
+                err=True,
+            )
+            raise
 
 
-def _tell(folder: Path, pane: str, started: Members) -> None:
+def _tell(folder: Path, pane: str, started: Members, *, prompted: bool) -> None:
     from fencepost.supervisor.bridge.launching import output_path
 
     say(f"pane {shown(pane)}: incarnation {shown(started.get('incarnation_id'))}")
     if started.get("startup_delivery_id") is not None:
-        say("It is told first what moved while it was away; a prompt was not given.")
+        untold = "; the prompt was not given" if prompted else ""
+        say(f"It is told first what moved while it was away{untold}.")
     if started.get("attach") is None:
         say(f"What it prints is in {shown(output_path(folder, pane))}")
 
@@ -186,4 +201,7 @@ def _tell(folder: Path, pane: str, started: Members) -> None:
 def _look(attach: Sequence[str]) -> None:
     """Become tmux, at that pane.  A tmux that this shell is in does not hinder it: the bridge's server is another."""
     environment = {name: value for name, value in os.environ.items() if name not in {"TMUX", "TMUX_PANE"}}
-    os.execvpe(attach[0], list(attach), environment)  # noqa: S606 - tmux, with the bridge's own arguments
+    try:
+        os.execvpe(attach[0], list(attach), environment)  # noqa: S606 - tmux, with the bridge's own arguments
+    except FileNotFoundError as error:
+        raise Failed(f"there is no {attach[0]} in PATH: install tmux to look at the pane; its agent goes on") from error

@@ -188,7 +188,7 @@ def _draw(found: Fleet, totals: Mapping[str, object], bridge: _Bridge | None) ->
         console.print(drawn)
         console.print()
     for text in _summary(found, totals, bridge):
-        console.print(Text(shown(text)), soft_wrap=True)
+        console.print(Text(shown(text)))
 
 
 def _waits(line: PaneLine) -> list[str]:

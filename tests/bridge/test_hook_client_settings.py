@@ -148,3 +148,12 @@ def test_the_console_script_is_the_same_program() -> None:
     script = Path(sysconfig.get_path("scripts")) / "fencepost-hook"
     done = subprocess.run([script, "--event", "PreToolUse"], env={}, input=b"{}", capture_output=True, check=True)
     assert done.stdout == hook.FIXED_DENIAL
+
+
+@pytest.mark.parametrize("name", ["fencepost-hook", "fencepost-channel"])
+def test_the_console_scripts_help(name) -> None:
+    script = Path(sysconfig.get_path("scripts")) / name
+    for asked in ("-h", "--help"):
+        done = subprocess.run([script, asked], capture_output=True, text=True, check=False, env={}, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"Usage: {name} ")

@@ -42,7 +42,11 @@ def test_a_signal_in_the_middle_of_a_long_poll_answers_it_and_ends_with_0(number
     with Program(tmp_path / "bridge") as program:
         program.started()
         link = program.operate("PUT", "operator/seats/pane-1", {"version": 1})["link"]
-        assert json.loads((tmp_path / "bridge" / "endpoints.json").read_text()) == {"version": 1, **program.where}
+        assert json.loads((tmp_path / "bridge" / "endpoints.json").read_text()) == {
+            "version": 1,
+            **program.where,
+            "store": f"sqlite:///{tmp_path}/bridge/bridge.db",
+        }
         with poll(program, "pane-1", link, 30) as stream:
             # The poll came first, and this one's answer comes from the pane: the poll is under way by then.
             transport = UrllibTransport(tmp_path / "bridge" / "endpoints.json", "pane-1", link)
@@ -135,7 +139,8 @@ def test_an_unsafe_folder_or_token_is_refused(tmp_path):
     assert (status, "damaged" in errors) == (2, True)
 
 
-def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path):
+@pytest.mark.parametrize("words", ["", "the store failed: "])
+def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path, words):
     """The fault is one that an adapter meets; whoever restarts the bridge gets what the store has."""
 
     class Failing:
@@ -145,7 +150,7 @@ def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path):
             return Capabilities()
 
         async def on_hook(self, *_):
-            raise StoreFault("the disk is \x1b full")
+            raise StoreFault(f"{words}the disk is \x1b full")
 
     folder, said, complaints, answers = tmp_path / "bridge", [], [], []
 
@@ -215,7 +220,7 @@ from fencepost.supervisor import cli
 cli.main(["serve", "--folder", {str(tmp_path / "bridge")!r}])
 """
     run = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
-    assert (run.returncode, "install fencepost[bridge]" in run.stderr) == (2, True)
+    assert (run.returncode, "pip install '.[bridge]'" in run.stderr) == (2, True)
     assert not (tmp_path / "bridge").exists()
 
 

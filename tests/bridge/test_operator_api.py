@@ -153,6 +153,27 @@ async def test_a_base_moved():
         assert diverged["state"] in {"topology_diverged", "detected"}
 
 
+@pytest.mark.parametrize("route", ["transitions", "deliveries"])
+async def test_a_pane_of_which_nothing_is_known_must_be_said_to_be_new(route):
+    async with operated(reconciler=Workspace()) as there:
+        members, typo = GOOD[f"{PANE}/{route}"], f"/operator/panes/nosuch/{route}"
+        said = await there.ask(typo, members, 404)
+        assert "nothing is known of pane nosuch" in said["error"]
+        assert (await there.ask(typo, {**members, "new": "yes"}, 400))["error"] == "new must be true or false"
+        assert await there.supervisor.pane("nosuch").intents() == []
+
+
+async def test_what_was_launched_is_a_member_or_has_a_row_is_known():
+    async with operated(reconciler=Workspace()) as there:
+        await there.supervisor.pane("launched").launch("plain")
+        there.world.seats.admit("member")
+        for known in ("launched", "member"):
+            assert (await there.ask(f"/operator/panes/{known}/transitions", TRANSITION))["seq"] == 1
+        await there.ask("/operator/panes/new/transitions", {**TRANSITION, "new": True})
+        later = {**TRANSITION, "trigger_op": "next", "from_base": "B", "to_base": "C"}
+        await there.ask("/operator/panes/new/transitions", later)
+
+
 async def test_what_the_protocol_does_not_know_is_409_in_its_own_words():
     async with operated(reconciler=Workspace()) as there:
         said = await there.ask(f"{PANE}/transitions", {**TRANSITION, "to_base": "A"}, status=409)

@@ -150,11 +150,11 @@ def test_on_a_terminal_it_shows_the_pane():
     ("arguments", "status", "why"),
     [
         (("--pane", "left"), 2, "nothing was started"),
-        (("--pane", "left", "--", "bash"), 2, "harness is required"),
+        (("--pane", "left", "--", "bash"), 2, "name it as harness (--harness): claude-code, codex"),
         (("--pane", "left", "--", "claude", "do this"), 1, "--prompt"),
         (("--pane", "left", "--", "claude", "--settings", "x"), 1, "given at each start by fencepost itself"),
         (("--pane", "left", "--no-terminal", "--", "claude"), 1, "needs a first prompt"),
-        (("--pane", "left", "--harness", "claude-code", "--", "/nowhere"), 1, "could not be asked for its version"),
+        (("--pane", "left", "--harness", "claude-code", "--", "/nowhere"), 1, "the program '/nowhere' is not found"),
         (("--pane", "l\x1b", "--", "claude"), 2, "printable ASCII"),
         (("--", "claude"), 2, "Missing option '--pane'"),
     ],

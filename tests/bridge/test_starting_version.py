@@ -33,8 +33,42 @@ def test_the_first_number_counts(says):
 
 @pytest.mark.parametrize("script", ["exit 1", "echo 1.2.3; exit 3", "echo one", "exec >&-", "kill -9 $$"])
 def test_what_tells_none_is_told(says, script):
-    with pytest.raises(LaunchError, match="--version said"):
+    with pytest.raises(LaunchError, match="asked with --version it said"):
         says(script)
+
+
+def test_what_it_said_is_told_in_one_line(says):
+    def told(script):
+        with pytest.raises(LaunchError) as raised:
+            says(script)
+        return str(raised.value).partition(" it said ")[2]
+
+    assert told("true") == "nothing, and ended with status 0"
+    assert told("echo; printf 'true (GNU \\033[2J)\\nCopyright\\n'; exit 1") == (
+        '"true (GNU \\x1b[2J)", and ended with status 1'
+    )
+    assert told("printf %0200d 0").startswith(f'"{"0" * 120}…", and ')
+
+
+@pytest.mark.parametrize(
+    ("program", "cwd", "why"),
+    [
+        ("/nowhere/claude", "/", "the program '/nowhere/claude' is not found$"),
+        ("no-claude", "/", "the program 'no-claude' is not found in the PATH of the shell that starts it$"),
+        ("sh", "/nowhere", "there is no folder '/nowhere' to start it in"),
+    ],
+)
+def test_what_is_not_there_is_told(program, cwd, why):
+    with pytest.raises(LaunchError, match=why):
+        version_of(PaneSpec(argv=(program,), cwd=cwd, environment={"PATH": "/bin"}, harness="claude-code"))
+
+
+def test_a_script_whose_interpreter_is_not_there_is_found(tmp_path):
+    script = tmp_path / "claude"
+    script.write_text("#!/nowhere/sh\n")
+    script.chmod(0o755)
+    with pytest.raises(LaunchError, match="could not be asked for its version"):
+        version_of(PaneSpec(argv=(str(script),), cwd="/", environment={}, harness="claude-code"))
 
 
 def test_what_it_leaves_running_is_not_waited_for(says, tmp_path):

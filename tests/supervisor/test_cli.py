@@ -221,6 +221,24 @@ def test_without_a_store_it_is_that_of_the_folder(url: str, tmp_path: Path, monk
             assert named == run(command, url).stdout
 
 
+def test_the_store_that_a_bridge_names_is_read_and_not_the_one_in_its_folder(url: str, tmp_path: Path) -> None:
+    folder = tmp_path / "bridge"
+    folder.mkdir(mode=0o700)
+    endpoints = folder / "endpoints.json"
+    endpoints.write_text(json.dumps({"version": 1, "store": url}))
+    endpoints.chmod(0o600)
+    (folder / "bridge.db").write_text("not a store")
+    for command in ("check", "intents", "events", "dead-letters"):
+        assert run(command, "--folder", str(folder)).stdout == run(command, url).stdout
+    assert json.loads(run("status", "--folder", str(folder), "--json").stdout)["store"] == url
+    for told in ("{}", "[]", "{", '{"store": 7}'):  # what an older bridge, or nobody, has written
+        endpoints.write_text(told)
+        assert run("check", "--folder", str(folder)).exit_code == 2
+    endpoints.write_text(json.dumps({"store": url}))
+    endpoints.chmod(0o644)  # anybody may have
+    assert run("check", "--folder", str(folder)).exit_code == 2
+
+
 # -- exit status 2 ------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +249,9 @@ def test_a_store_that_cannot_be_read(command: str, tmp_path: Path) -> None:
     assert missing.stderr == f"Error: {tmp_path}/none.db does not exist\n"
     (tmp_path / "text.db").write_text("this is not a database\n" * 200)
     assert run(command, f"sqlite:///{tmp_path}/text.db").exit_code == 2
+    for scheme in ("sqlite", "jsonl"):
+        folder = run(command, f"{scheme}:///{tmp_path}")
+        assert (folder.exit_code, folder.stderr) == (2, f"Error: {tmp_path} is a folder\n")
     unknown = run(command, "nonsense")
     assert (unknown.exit_code, unknown.stdout) == (2, "")
     assert "'nonsense' names no store" in unknown.stderr

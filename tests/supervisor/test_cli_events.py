@@ -76,7 +76,7 @@ async def test_it_ends_at_its_limit_and_when_its_reader_leaves(tmp_path: Path) -
             process.stdout.close()
             await there.line.commit(events(1))
             with trio.fail_after(30):
-                assert await trio.to_thread.run_sync(process.wait) == 1
+                assert await trio.to_thread.run_sync(process.wait) == 141
             assert process.stderr is not None
             assert "Traceback" not in process.stderr.read()
 

@@ -244,6 +244,7 @@ def test_on_a_terminal_it_says_what_is_claimed_and_asks(served: Program, run, an
     for sentence in (ACTIONS["rearm"].claims, ACTIONS["rearm"].does_not_claim, "pane: to ask", f"intent id: {intent}"):
         assert " ".join(sentence.split()) in words
     assert ("nothing was done" in words) == (status != 0)
+    assert max(map(len, shown.decode().splitlines())) <= 80  # between words: they are all found above
     assert status_of(run, "to ask")["owed"]["exhausted"] == (status != 0)
 
 
@@ -284,14 +285,17 @@ def test_deliver(served: Program, run) -> None:
 def test_deliver_to_a_pane_that_is_fenced(run) -> None:
     told = run("deliver", "soft", "--text", "more")
     assert told.exit_code == 1
+    assert told.stderr.startswith(
+        f"This text was not sent: an earlier message to the pane, {UUIDS[3]}, is not resolved"
+    )
     assert told.stdout.startswith(f"{UUIDS[3]} uncertain: uncertain: it may have arrived, and nobody knows")
     unknown = run("deliver", "soft", "--text", "more", "--via", "pigeon")
-    assert (unknown.exit_code, "'pigeon'" in unknown.stderr, "Its id was" in unknown.stderr) == (1, True, True)
+    assert (unknown.exit_code, "'pigeon'" in unknown.stderr, "--id" in unknown.stderr) == (1, True, False)
     assert run("deliver", "soft", "--text", "x", "--id", "no").exit_code == 2
 
 
 def test_detect_says_what_the_bridge_says(run) -> None:
-    moved = ("detect", "new", "--from", "A", "--classification-op", "c", "--trigger-op", "t")
+    moved = ("detect", "new", "--new", "--from", "A", "--classification-op", "c", "--trigger-op", "t")
     same = run(*moved, "--to", "A")
     assert (same.exit_code, "from_base and to_base are both 'A'" in same.stderr) == (1, True)
     assert run(*moved).exit_code == 2
@@ -301,6 +305,24 @@ def test_detect_says_what_the_bridge_says(run) -> None:
         assert json.loads(told.stdout)["coalesced"] is False
     else:
         assert (told.exit_code, "econciler" in told.stderr) == (1, True)
+
+
+def test_a_pane_that_nobody_knows_is_taken_for_a_typo(run) -> None:
+    moved = ("detect", "nosuch", "--from", "A", "--to", "B", "--classification-op", "c", "--trigger-op", "t")
+    for asked in (moved, ("deliver", "nosuch", "--text", "x")):
+        refused = run(*asked)
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "nothing is known of pane nosuch" in refused.stderr
+        assert "--new" in refused.stderr
+    assert run("intents", "--pane", "nosuch").stdout.count("\n") == 1
+    assert (run(*moved, "--new").exit_code, run(*moved).exit_code) == (0, 0)  # from now on it is known
+
+
+def test_a_lost_answer_can_be_asked_for(run) -> None:
+    lost = run("deliver", "seat", "--text", "slow", "--id", UUIDS[6], "--wait", "0.2", "--new")
+    assert (lost.exit_code, lost.stdout) == (2, "")
+    assert "not answered in time; it is not known how far the message got" in lost.stderr
+    assert f"with the same text, --new and --id {UUIDS[6]}" in lost.stderr
 
 
 # -- beside a live bridge ----------------------------------------------------------------------------------------------
@@ -317,6 +339,18 @@ def test_the_reading_commands_work_beside_it(served: Program, run) -> None:
     assert EVIL in evil["owed"]["why"]
     assert EVIL not in run("status").stdout
     assert "\\x1b]0;owned\\x07" in run("status").stdout
+
+
+def test_the_reading_commands_find_a_store_outside_the_folder(tmp_path: Path) -> None:
+    trio.run(history, tmp_path / "other.db")
+    with Program(tmp_path / "bridge", "--store", f"sqlite:///{tmp_path}/other.db") as program:
+        program.started()
+        asked = ["status", "--folder", str(program.folder), "--json"]
+        told = json.loads(CliRunner().invoke(cli.main, asked).stdout)
+        events = CliRunner().invoke(cli.main, ["events", "--folder", str(program.folder)])
+    assert (told["store"], told["bridge"]["serving"]) == (f"sqlite:///{tmp_path}/other.db", True)
+    assert "waiting" in {line["pane_id"] for line in told["panes"]}
+    assert (events.exit_code, "intent.exhausted" in events.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(

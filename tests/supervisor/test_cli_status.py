@@ -116,6 +116,8 @@ def test_a_person_gets_a_table_and_sentences(history: Path, monkeypatch: pytest.
     told = " ".join(table.split())
     assert "broken conflicted claude #1 live" in told
     assert all(line.isprintable() for line in result.stdout.splitlines())
+    assert max(map(len, map(str.rstrip, summary.splitlines()))) <= int(columns)
+    summary = " ".join(summary.split())  # its lines end between words
     assert "7 panes, 4 with a live process." in summary
     assert "1 recovery required" in summary
 
