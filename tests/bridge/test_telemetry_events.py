@@ -256,7 +256,7 @@ async def test_the_end_of_the_store_is_found_with_few_reads(first, count, kept):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(following, "SEED_MAX", kept)
         stored = Stored(range(first, first + count), [])
-        after = await following._near_the_end(stored)
+        after = await following.near_the_end(stored)
     above = [seq for seq in stored.seqs if seq > after]
     assert len(above) <= kept
     assert len(above) >= min(count, 1)
