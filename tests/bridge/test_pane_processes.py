@@ -168,7 +168,7 @@ async def test_a_prompt_that_was_not_given_is_not_said_at_a_later_start(place: W
         (await place.next_run()).tell(exit=0)
         await life.kind("incarnation.retired")
         place.program.unlink()
-        with pytest.raises(LaunchError, match="version"):
+        with pytest.raises(LaunchError, match="is not found"):
             await life.processes.again("left", "go on")
         install(place.program.parent)
         with pytest.raises(ValueError, match="first input"):
