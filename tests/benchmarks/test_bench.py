@@ -64,6 +64,7 @@ def quick(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     return folder, run("--quick", "--dir", folder / "stores", "--output", folder / "bench.json")
 
 
+@pytest.mark.slow
 def test_a_quick_run_writes_every_figure(quick):
     folder, finished = quick
     assert finished.returncode == 0, finished.stderr
@@ -72,6 +73,7 @@ def test_a_quick_run_writes_every_figure(quick):
     assert all(math.isfinite(figure) for figure in figures.values())
 
 
+@pytest.mark.slow
 def test_figures_go_to_stdout_and_progress_to_stderr(quick):
     _, finished = quick
     assert "64 panes at once" in finished.stdout
@@ -79,11 +81,13 @@ def test_figures_go_to_stdout_and_progress_to_stderr(quick):
     assert "round 1 of" in finished.stderr
 
 
+@pytest.mark.slow
 def test_it_leaves_nothing_but_the_figures(quick):
     folder, _ = quick
     assert list((folder / "stores").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_aim_is_told_as_met_or_missed_as_its_figure_is(quick):
     folder, finished = quick
     figures = json.loads((folder / "bench.json").read_text())
