@@ -114,13 +114,7 @@ async def open_bridge(
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
         watcher = Watcher(supervisor, launcher, book, processes.start_again)
         launcher.listen(processes.started, watcher.watch)
-        kept = await trio.to_thread.run_sync(incarnations_kept, store)
-        living = await launcher.take_over(kept.live, kept.retired)
-        for pane_id, incarnation_id in kept.live.items():
-            if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
-                processes.started(pane_id, incarnation_id)
-                watcher.watch(pane_id, incarnation_id)
-        left = [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
+        left = await _taken_over(store, launcher, processes, watcher)
 
         async def watch() -> None:
             launcher.open()
@@ -140,6 +134,18 @@ async def open_bridge(
             dashboard=Dashboard(store),
         )
         yield OpenBridge(bridge, watch)
+
+
+async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
+    """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
+    kept = await trio.to_thread.run_sync(incarnations_kept, store)
+    living = await launcher.take_over(kept.live, kept.retired)
+    book = launcher.book
+    for pane_id, incarnation_id in kept.live.items():
+        if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
+            processes.started(pane_id, incarnation_id)
+            watcher.watch(pane_id, incarnation_id)
+    return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 
 def _adapters(folder: Path, book: PaneBook) -> tuple[Adapter, ...]:
