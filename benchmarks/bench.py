@@ -14,12 +14,14 @@ is what counts:
     a checkpoint                       one commit that replaces a row of the same size
     a hook process                     a process that does nothing
     a question of a hook               a constant answer on the same HTTP stack
+    a question beside a flood          the same question while nobody floods
 
 An aim is met or missed; a question mark says that the floor moved so far between rounds that the disk had other work.
 
 "The same rows" are recorded, not imitated (tape.py).  lives.py and tool_batches.py hold what is measured through the
 public calls, floors.py what it is held against, intent_figures.py and tool_figures.py the rounds and the report.
-Hooks are measured between processes (hooks.py; hook_server.py and hook_pane.py are the processes).
+Hooks are measured between processes (hooks.py; hook_server.py and hook_pane.py are the processes), and beside another
+pane's floods (floods.py).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from typing import Any, Final, cast
 
 import click
 from figures import Run
+from floods import measure_floods
 from hooks import measure_hooks
 from intent_figures import measure_intents
 from sizes import QUICK, Sizes
@@ -48,6 +51,7 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, float]:
     measure_intents(run)
     measure_tools(run)
     measure_hooks(run)
+    measure_floods(run)
     return run.report.figures
 
 

@@ -3,19 +3,28 @@
     python -I -S hook_pane.py
 
     {"do": "ask", "socket": PATH, "request": TEXT, "times": N}       over one open connection, one after the other
+    {"do": "call", "address": [HOST, PORT], "request": TEXT, "times": N}   over a new TCP connection each
     {"do": "run", "command": [ARG, …], "environment": {…}, "event": TEXT, "times": N}
                                         a process each, from before its start to the end of what it prints
+    {"do": "flood", "with": "requests", "socket": PATH, "request": TEXT, "connections": N}
+    {"do": "flood", "with": "connects", "address": PATH or [HOST, PORT], "connections": N}
+    {"do": "calm"}                      a flood goes on until then, whatever it is answered
 
 Standard library only, and started like the hook program itself, so that 64 of it are small.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import time
+from typing import Any, Final
+
+CALL_SECONDS: Final = 2.0
 
 
 def ask(path: str, request: bytes, times: int) -> list[float]:
@@ -31,6 +40,20 @@ def ask(path: str, request: bytes, times: int) -> list[float]:
             if not answer.startswith(b"HTTP/1.1 200 "):
                 raise SystemExit(f"answered {answer[:300]!r}")
     return samples[1:]
+
+
+def call(address: tuple[str, int], request: bytes, times: int) -> list[float]:
+    """Seconds of each exchange, with the connecting; one that has no answer in `CALL_SECONDS` counts as so long."""
+    samples = []
+    for _ in range(times):
+        started = time.perf_counter()
+        with contextlib.suppress(OSError, SystemExit), socket.create_connection(address, CALL_SECONDS) as connection:
+            connection.sendall(request)
+            if exchanged(connection).startswith(b"HTTP/1.1 200 "):
+                samples.append(time.perf_counter() - started)
+                continue
+        samples.append(CALL_SECONDS)
+    return samples
 
 
 def exchanged(connection: socket.socket) -> bytes:
@@ -74,14 +97,72 @@ def run(command: list[str], environment: dict[str, str], event: bytes, times: in
     return samples
 
 
+class Flood:
+    """Processes of this pane that ask, or connect, without an end."""
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+
+    def begin(self, told: dict[str, Any]) -> None:
+        for _ in range(told["connections"]):
+            pid = os.fork()
+            if pid == 0:
+                with contextlib.suppress(BaseException):
+                    self._for_ever(told)
+                os._exit(1)
+            self._pids.append(pid)
+
+    def end(self) -> None:
+        while self._pids:
+            pid = self._pids.pop()
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    @staticmethod
+    def _for_ever(told: dict[str, Any]) -> None:
+        while True:
+            with contextlib.suppress(OSError, SystemExit):
+                if told["with"] == "connects":
+                    connect(told["address"]).close()
+                    continue
+                with connect(told["socket"]) as connection:
+                    while True:
+                        connection.sendall(told["request"].encode())
+                        exchanged(connection)
+
+
+def connect(address: str | list[Any]) -> socket.socket:
+    if isinstance(address, list):
+        return socket.create_connection((address[0], address[1]), CALL_SECONDS)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    return connection
+
+
+def done(told: dict[str, Any], flood: Flood) -> list[float]:
+    match told["do"]:
+        case "ask":
+            return ask(told["socket"], told["request"].encode(), told["times"])
+        case "call":
+            return call((told["address"][0], told["address"][1]), told["request"].encode(), told["times"])
+        case "run":
+            return run(told["command"], told["environment"], told["event"].encode(), told["times"])
+        case "flood":
+            flood.begin(told)
+        case "calm":
+            flood.end()
+        case _:
+            raise SystemExit(f"told to do {told['do']!r}")
+    return []
+
+
 def main() -> None:
-    for line in sys.stdin:
-        told = json.loads(line)
-        if told["do"] == "ask":
-            samples = ask(told["socket"], told["request"].encode(), told["times"])
-        else:
-            samples = run(told["command"], told["environment"], told["event"].encode(), told["times"])
-        print(json.dumps(samples), flush=True)
+    flood = Flood()
+    try:
+        for line in sys.stdin:
+            print(json.dumps(done(json.loads(line), flood)), flush=True)
+    finally:
+        flood.end()
 
 
 if __name__ == "__main__":

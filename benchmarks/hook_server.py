@@ -22,7 +22,7 @@ from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import Listener
 from fencepost.supervisor.bridge.seats import Seats
-from fencepost.supervisor.bridge.serve import Addresses, serve
+from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
 from fencepost.supervisor.options import Options
 
 RARELY = Options(idle_seconds=3600.0)
@@ -38,21 +38,21 @@ async def constant(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": CONSTANT})
 
 
-async def occupied(supervisor: Supervisor, panes: dict[str, int]) -> tuple[Seats, dict[str, str]]:
-    """Every pane is a member with its process, and has a live incarnation."""
-    seats, incarnations, (version,) = Seats(), {}, PROVED_VERSIONS
+async def occupied(supervisor: Supervisor, panes: dict[str, int]) -> tuple[Seats, dict[str, dict[str, str]]]:
+    """Every pane is a member with its process, and has a live incarnation; returns that, and its link, of each."""
+    seats, occupants, (version,) = Seats(), dict[str, dict[str, str]](), PROVED_VERSIONS
     capabilities = ClaudeCodeAdapter().capabilities(version)
     for pane_id, pid in panes.items():
-        seats.admit(pane_id)
+        link = seats.admit(pane_id)
         seats.occupy(pane_id, pid)
         launch = await supervisor.pane(pane_id).launch("claude-code", f"session-of-{pane_id}", capabilities)
-        incarnations[pane_id] = launch.incarnation_id
-    return seats, incarnations
+        occupants[pane_id] = {"incarnation_id": launch.incarnation_id, "link": link}
+    return seats, occupants
 
 
 async def served(folder: Path, panes: dict[str, int], store: str) -> None:
     async with open_supervisor(store, options=RARELY) as supervisor:
-        seats, incarnations = await occupied(supervisor, panes)
+        seats, occupants = await occupied(supervisor, panes)
         adapter = ClaudeCodeAdapter(folder / "hook-spool", [folder / "projects"])
         bridge = Bridge(supervisor, seats, {adapter.harness: adapter}, stopping=Stopping())
         addresses = Addresses(("127.0.0.1", 0), ("127.0.0.1", 0), folder / "local.sock")
@@ -61,8 +61,8 @@ async def served(folder: Path, panes: dict[str, int], store: str) -> None:
         await listening.bind(str(folder / "constant.sock"))
         listening.listen(128)
 
-        def started(_: object) -> None:
-            print(json.dumps(incarnations), flush=True)
+        def started(endpoints: Endpoints) -> None:
+            print(json.dumps({"fleet": endpoints.fleet, "panes": occupants}), flush=True)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.serve_listeners, beside.serve, [trio.SocketListener(listening)])

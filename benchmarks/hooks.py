@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -66,8 +66,8 @@ def processes(run: Run, there: Bridge, key: str) -> None:
 def questions(run: Run, there: Bridge, key: str) -> None:
     """(l) The bridge beside a constant answer."""
     times = run.sizes.hook_questions if there.panes == 1 else run.sizes.hook_questions_many
-    constant = there.told(lambda pane: _asked(pane, there.folder / "constant.sock", times))
-    ours = there.told(lambda pane: _asked(pane, there.folder / "local.sock", times))
+    constant = there.told(lambda pane: asked(pane, there.folder / "constant.sock", times))
+    ours = there.told(lambda pane: asked(pane, there.folder / "local.sock", times))
     p50, floors = side_by_side(run, there, key, "a constant answer on the same stack", "a question", constant, ours)
     if there.panes == 1:
         run.report.aim(key, p50, ASKED, floors)
@@ -109,6 +109,8 @@ class Pane:
     process: subprocess.Popen[str]
     event: dict[str, object]
     environment: dict[str, str]
+    link: str
+    """Its token for the fleet listener."""
 
 
 @frozen
@@ -116,6 +118,8 @@ class Bridge:
     """A bridge that serves, and its panes."""
 
     folder: Path
+    fleet: str
+    """The URL of the fleet listener."""
     members: tuple[Pane, ...]
 
     @property
@@ -127,12 +131,13 @@ class Bridge:
         return [json.dumps(line(pane)) + "\n" for pane in self.members]
 
     def done(self, lines: Iterable[str]) -> list[float]:
-        """Have every pane do its line at the same time; the seconds of all of them."""
-        for pane, line in zip(self.members, lines, strict=True):
+        """Have the first panes do a line each at the same time; the seconds of all of them."""
+        busy = list(zip(self.members, lines, strict=False))
+        for pane, line in busy:
             assert pane.process.stdin is not None
             pane.process.stdin.write(line)
             pane.process.stdin.flush()
-        return [sample for pane in self.members for sample in json.loads(_line_of(pane.process))]
+        return [sample for pane, _ in busy for sample in json.loads(_line_of(pane.process))]
 
 
 def _process(pane: Pane, command: list[str], times: int) -> dict[str, object]:
@@ -140,12 +145,19 @@ def _process(pane: Pane, command: list[str], times: int) -> dict[str, object]:
     return {"do": "run", **said, "event": json.dumps(pane.event), "times": times}
 
 
-def _asked(pane: Pane, socket: Path, times: int) -> dict[str, object]:
+def asked(pane: Pane, socket: Path, times: int) -> dict[str, object]:
+    """What a pane's process is told, so that it asks about its call so many times."""
+    return {"do": "ask", "socket": str(socket), "request": request_of(pane, pane.event), "times": times}
+
+
+def request_of(pane: Pane, event: Mapping[str, object], link: str | None = None) -> str:
+    """The request of a hook with this event; with a `link`, as the fleet listener takes it."""
     about = {"version": 1, "incarnation_id": pane.environment["FENCEPOST_INCARNATION"], "harness": "claude-code"}
-    body = json.dumps({**about, "event": pane.event, "wait_seconds": 12.0})
-    head = f"POST /seats/{pane.pane_id}/hook HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}"
-    return {"do": "ask", "socket": str(socket), "request": request, "times": times}
+    body = json.dumps({**about, "event": event, "wait_seconds": 12.0})
+    lines = [f"POST /seats/{pane.pane_id}/hook HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    if link is not None:
+        lines.append(f"Authorization: Bearer {link}")
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", body])
 
 
 @contextmanager
@@ -158,14 +170,17 @@ def bridge(run: Run, panes: int) -> Generator[Bridge]:
         listed = folder / "panes.json"
         listed.write_text(json.dumps({pane_id: process.pid for pane_id, process in processes.items()}))
         server = _started(stack, [str(HERE / "hook_server.py"), str(folder), str(listed), run.url()])
-        incarnations = json.loads(_line_of(server))
-        yield Bridge(
-            folder,
-            tuple(
-                Pane(pane_id, process, _event(folder, pane_id), _environment(folder, pane_id, incarnations[pane_id]))
-                for pane_id, process in processes.items()
-            ),
-        )
+        said = json.loads(_line_of(server))
+        members = [
+            _pane(folder, pane_id, process, occupant)
+            for (pane_id, process), occupant in zip(processes.items(), said["panes"].values(), strict=True)
+        ]
+        yield Bridge(folder, said["fleet"], tuple(members))
+
+
+def _pane(folder: Path, pane_id: str, process: subprocess.Popen[str], occupant: Mapping[str, str]) -> Pane:
+    environment = _environment(folder, pane_id, occupant["incarnation_id"])
+    return Pane(pane_id, process, _event(folder, pane_id), environment, occupant["link"])
 
 
 def _started(stack: ExitStack, arguments: list[str]) -> subprocess.Popen[str]:

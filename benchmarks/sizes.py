@@ -34,6 +34,8 @@ class Sizes:
     hook_processes_many: int = 2
     hook_questions: int = 300
     hook_questions_many: int = 20
+    flooded_calls: int = 100
+    """Questions over a new connection each, while connections are what the flood is made of."""
 
 
 QUICK: Final = Sizes(
@@ -54,4 +56,5 @@ QUICK: Final = Sizes(
     hook_processes_many=1,
     hook_questions=20,
     hook_questions_many=2,
+    flooded_calls=5,
 )

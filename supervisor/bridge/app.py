@@ -3,16 +3,17 @@
 Theory of operation
 ===================
 
-    route ──▶ identity ──▶ pane ──▶ quota ──▶ body ──▶ identity again ──▶ effect ──▶ answer
-     404      401, 403     403      429    408, 413, 400     403
+    route ──▶ identity ──▶ pane ──▶ quota ──▶ turn ──▶ body ──▶ identity again ──▶ effect ──▶ answer
+     404      401, 403     403      429             408, 413, 400     403
 
 Each step costs what its predecessor has earned: nobody who is unknown has a body read, and no body is parsed for a pane
 that may not ask.  An identity lives in the call and nowhere else.
 
 What a request can cause is bounded in time and size, and every bound is the caller's own: his connections, his bodies,
-his waiting.  Two things hypercorn leaves to the application are done here.  A body that is refused unread is drained
-while the answer leaves, since its parts would otherwise fill the request's queue and the answer wait for itself for
-ever; and sending has a deadline, since a client may never read.
+his waiting.  Of what he has under way, one request is at work at a time (`turns`).  Two things hypercorn leaves to the
+application are done here.  A body that is refused unread is drained while the answer leaves, since its parts would
+otherwise fill the request's queue and the answer wait for itself for ever; and sending has a deadline, since a client
+may never read.
 
 The log gets names of routes and statuses, and a caller's words only with everything escaped that is not plain ASCII.
 """
@@ -54,6 +55,7 @@ from fencepost.supervisor.bridge.routes import ROUTES, Listener, Match, match
 from fencepost.supervisor.bridge.seats import SeatRegistry
 from fencepost.supervisor.bridge.telemetry.logs import about
 from fencepost.supervisor.bridge.telemetry.observer import Observer, Request as Seen
+from fencepost.supervisor.bridge.turns import Turns
 
 __all__ = ["CONNECTION", "ConnectionState", "ListenerApp", "create_app"]
 
@@ -142,6 +144,7 @@ class ListenerApp:
         self._listener = listener
         self._under_way: Counter[str] = Counter()
         self._held: Counter[str] = Counter()  # bytes of bodies
+        self._turns = Turns(bridge.limits.turn_seconds)
         self._parsing: defaultdict[str, trio.CapacityLimiter] = defaultdict(lambda: trio.CapacityLimiter(1))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -203,8 +206,9 @@ class ListenerApp:
             self._held[owner] += size
 
         try:
-            with about(**seen.ids):
-                return await self._handle(request, found, identity, hold)
+            async with self._turns.take(owner):
+                with about(**seen.ids):
+                    return await self._handle(request, found, identity, hold)
         finally:
             self._under_way[owner] -= 1
             self._held[owner] -= held

@@ -11,6 +11,7 @@ HTTP/1.1 only.  An upgrade to a websocket or to HTTP/2 is not taken up; the requ
 from __future__ import annotations
 
 import logging
+import socket
 from collections import Counter
 from typing import Any, Final, cast
 
@@ -46,6 +47,8 @@ class _Connection:
     peer: Process | None
     connections: Connections
     scope: trio.CancelScope = field(factory=trio.CancelScope)
+    is_silent: bool = True
+    """Nothing has come over it yet."""
     owner: str | None = None
     written: int = 0
 
@@ -84,6 +87,8 @@ class Connections:
             if member is not None and not connection.claim(member.pane_id):
                 return
             with connection.scope:
+                if not await self._speaks(connection):
+                    return
                 state = LifespanState({CONNECTION: connection})
                 bounded: Any = _BoundedStream(connection, self._limits.send_seconds)
                 await _Http11(self._app, self._config, self._context, state, bounded)
@@ -92,6 +97,14 @@ class Connections:
         finally:
             self._leave(connection)
             await trio.aclose_forcefully(stream)
+
+    async def _speaks(self, connection: _Connection) -> bool:
+        """Whether anything comes over it in time.  Only then is it given what serving it takes, which is much more."""
+        with trio.move_on_after(self._limits.head_seconds):
+            await trio.lowlevel.wait_readable(connection.stream.socket)
+            connection.is_silent = False
+            return bool(await connection.stream.socket.recv(1, socket.MSG_PEEK))
+        return False
 
     def claimed(self, connection: _Connection, owner: str) -> bool:
         """Count the connection against its owner; False if he has too many."""
@@ -132,6 +145,9 @@ class Connections:
     async def drain(self) -> None:
         """End each connection once nothing is under way on it, and return when all have ended."""
         await self._context.terminated.set()
+        for connection in self._open:
+            if connection.is_silent:
+                connection.scope.cancel()
         await self._idle.wait()
 
     async def abort(self) -> None:
@@ -201,7 +217,7 @@ class _Http11(TCPServer):
 
     async def run(self) -> None:
         stream: Any = self.stream  # which the base takes for one of TLS
-        socket = stream.socket
+        ends = stream.socket
         try:
             async with TaskGroup() as task_group:
                 self._task_group = task_group
@@ -212,8 +228,8 @@ class _Http11(TCPServer):
                     task_group,
                     ConnectionState(self.state),
                     False,
-                    parse_socket_addr(socket.family, socket.getpeername()),
-                    parse_socket_addr(socket.family, socket.getsockname()),
+                    parse_socket_addr(ends.family, ends.getpeername()),
+                    parse_socket_addr(ends.family, ends.getsockname()),
                     self.protocol_send,
                 )
                 self.protocol = protocol

@@ -44,6 +44,8 @@ class Limits:
     """How long an answer may take to be read."""
     pane_connections_max: int = _limit(64)
     """Connections, and requests under way, that come from one pane, or from the operator."""
+    turn_seconds: float = _limit(0.01)
+    """How long one request of a pane, or of the operator, keeps the next one of the same from beginning (`turns`)."""
     strangers_max: int = _limit(32)
     """Connections of a listener that have not said yet who they are; one more ends the oldest of them."""
     connections_max: int = _limit(1024)

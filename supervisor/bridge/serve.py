@@ -31,7 +31,8 @@ from fencepost.supervisor.bridge.seats import replace_private
 
 __all__ = ["Addresses", "CannotListen", "Endpoints", "serve"]
 
-_BACKLOG: Final = 128
+_BACKLOG: Final = 4096
+"""Connections that the kernel holds until they are taken, if it holds as many; one too many tries again in a second."""
 _LAST_WORDS_SECONDS: Final = 1.0
 
 

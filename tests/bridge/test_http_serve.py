@@ -438,6 +438,18 @@ async def test_polls_answer_at_the_end_and_nobody_connects_any_more(tmp_path):
                 await connect(where, listener)
 
 
+@pytest.mark.parametrize("listener", ["fleet", "local"])
+async def test_a_connection_that_said_nothing_does_not_stretch_the_end(listener, tmp_path):
+    limits = Limits(head_seconds=60)
+    async with world(limits=limits) as there, contextlib.AsyncExitStack() as stack:
+        with trio.fail_after(20):
+            async with served(there, tmp_path, grace_seconds=60) as where:
+                silent = await stack.enter_async_context(await connect(where, listener))
+                assert (await ask(where, "GET", "/nowhere", listener=listener))[0] == 404  # so the other was taken too
+            assert await ended(silent)
+        assert not there.bridge.stopping.was_cut
+
+
 async def test_what_is_under_way_is_answered_within_the_grace(tmp_path):
     async with world() as there:
         gate, answers = trio.Event(), []
