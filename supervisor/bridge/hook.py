@@ -14,18 +14,24 @@ decision before its own deadline, whatever happens, and exits with 0.
     a second thread waits for the deadline, prints a denial if nobody has spoken yet, and ends the process
 
 *The fallback.*  Where the bridge does not answer, the store still says whether a barrier is up, and it is read, and
-only read.  An unresolved intent past `detected` is one: its files may have moved.  The call is denied, with the saved
-text if there is one for this process.  So is every call if the process was replaced, or if the store cannot be read.
-With no barrier the call passes, and the bridge must learn of that before it decides about another call of that batch.
+only read.  An unresolved intent is one: its files may have moved.  The call is denied, with the saved text if there is
+one for this process.  So is every call if the process was replaced, or if the store cannot be read.  With no barrier
+the call passes, and the bridge must learn of that before it decides about another call of that batch.
+
+*Detected.*  An intent that is bound to nothing yet is a barrier too, unless the bridge has said that it moves the files
+itself, and only once an intent is bound (`MOVED_WHEN_BOUND`).  It says so in a file and not in the environment of a
+process, which may outlive that bridge and meet one under which files move before anybody is told.  Where nothing is
+said they may have.
 
 *The spool* is how it learns: one file a pane in a private folder, a line of JSON for each event nobody took, synced.
 Its lock makes the fallback and the bridge's decisions exclude each other:
 
     here:    lock ── write the pass, sync ── read the barrier ── unlock ── let pass
+                                                    └ there is one: take the pass back ── unlock ── deny
     bridge:  lock ── take in what passed ── decide, committed ── unlock
 
 Whoever comes second sees what the first did: the bridge admits the batch that passed, or this program sees the barrier.
-A pass whose call was denied after all does no harm: its batch counts as admitted, and an intent waits for the next.
+The pass is written before the barrier is read, because a program that is killed in between lets its call run.
 
 Everything read from the socket or the store is bounded; nothing of it is printed but a decision.
 """
@@ -80,6 +86,11 @@ KEPT_OF_EVENT = (
 """What an adapter needs to tell a call's turn and batch."""
 
 SPOOLED_EVENTS = ("PreToolUse", "PostToolBatch")
+
+RESOLVED = ("acknowledged", "superseded")
+"""The states of an intent that is no barrier, whoever moves the files; `adapters.gate` asks the same."""
+MOVED_WHEN_BOUND = "moved-when-bound"
+"""The file in the spool's folder by which the bridge says that files move only for a bound intent."""
 
 BRIDGE_REFUSED = range(400, 500)
 
@@ -384,10 +395,15 @@ def fall_back(event: Event, voice: Voice) -> bytes:
                 if not voice.left(MARGIN_SECONDS):
                     raise TimeoutError("the spool is held")
                 time.sleep(0.005)
-            _append(descriptor, event.spooled(), event.spool)
+            before = _append(descriptor, event.spooled(), event.spool)
             if not voice.gates_a_tool:
                 return b""
-            reason = barrier(event)
+            reason: str | None = NO_BARRIER_KNOWN
+            try:
+                reason = barrier(event)
+            finally:
+                if reason is not None:  # its batch would count as admitted, and a sibling would run
+                    os.ftruncate(descriptor, before)
         finally:
             os.close(descriptor)
     except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows that the call may run
@@ -396,8 +412,8 @@ def fall_back(event: Event, voice: Voice) -> bytes:
     return b"" if reason is None else denial(reason)
 
 
-def _append(descriptor: int, line: bytes, folder: str) -> None:
-    """Append `line`, durably, behind a torn one if there is one."""
+def _append(descriptor: int, line: bytes, folder: str) -> int:
+    """Append `line`, durably, behind a torn one if there is one; return how long the file was."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line
@@ -409,6 +425,7 @@ def _append(descriptor: int, line: bytes, folder: str) -> None:
         os.fsync(above)  # the file may be new
     finally:
         os.close(above)
+    return size
 
 
 def barrier(event: Event) -> str | None:
@@ -430,16 +447,21 @@ def barrier(event: Event) -> str | None:
         ).fetchone()
         if process is None or process[0] is not None:
             return REPLACED
-        return _told(connection.execute(_BARRIERS, (event.pane,)).fetchall(), event.incarnation)
+        barriers = connection.execute(_UNRESOLVED, (event.pane, *RESOLVED, _harmless(event.spool))).fetchall()
+        return _told(barriers, event.incarnation)
     finally:
         connection.close()
 
 
-_BARRIERS = (
+_UNRESOLVED = (
     "SELECT incarnation_id, CASE WHEN state = 'materialized' OR state = 'delivered' THEN payload END FROM intents"
-    " WHERE pane_id = ? AND state NOT IN ('detected', 'acknowledged', 'superseded') ORDER BY seq"
+    " WHERE pane_id = ? AND state NOT IN (?, ?, ?) ORDER BY seq"
 )
-"""`detected` is none: files move only once an intent is bound, and the bridge binds behind what passed."""
+
+
+def _harmless(spool: str) -> str:
+    """Return the unresolved state that is no barrier, or nothing: the bridge binds behind what passed, then moves."""
+    return "detected" if os.path.exists(f"{spool}/{MOVED_WHEN_BOUND}") else ""  # noqa: PTH110
 
 
 def _told(barriers: list[tuple[str | None, bytes | None]], incarnation: str) -> str | None:

@@ -13,6 +13,7 @@ import shlex
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox,
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.adapters.spool import tell_hooks
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
@@ -109,6 +111,10 @@ async def open_bridge(
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
+        moves, is_clear = harnesses.reconcile is not None, (await supervisor.status()).unresolved_intents == 0
+        await trio.to_thread.run_sync(
+            partial(tell_hooks, folder / SPOOL, moved_when_bound=moves, is_clear=is_clear)
+        )  # before anything can be detected
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)

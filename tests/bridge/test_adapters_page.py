@@ -25,6 +25,7 @@ MODULES = {
     "hook": "hook",
     "starting": "starting",
     "program": "program",
+    "spool": "adapters.spool",
 }
 
 

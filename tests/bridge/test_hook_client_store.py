@@ -28,7 +28,7 @@ from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters import HookAnswer, spool as spool_module
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
-from fencepost.supervisor.bridge.adapters.spool import parse_spool
+from fencepost.supervisor.bridge.adapters.spool import parse_spool, tell_hooks
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
 PANE = "pane/1"
@@ -142,13 +142,13 @@ async def _diverged(here, pane) -> None:
 TOLD = payload_of("main-2").decode()
 STATES = {
     _nothing: None,
-    _detected: None,
-    _detected_hard: None,
+    _detected: hook.BARRIER,
+    _detected_hard: hook.BARRIER,
     _materialized: TOLD,
     _delivered: TOLD,
     _completed: TOLD,
     _acknowledged: None,
-    _second_detected: None,
+    _second_detected: hook.BARRIER,
     _startup: TOLD,
     _accepted: TOLD,
     _replaced: hook.REPLACED,
@@ -167,6 +167,31 @@ async def test_a_barrier_holds_without_the_bridge_and_only_a_barrier(here, bring
         ran = await trio.to_thread.run_sync(here.run, call()) if open_still else None
     ran = ran or here.run(call())
     assert (None if ran.stdout == b"" else ran.reason) == reason
+
+
+MOVES_ITSELF = {_detected, _detected_hard, _second_detected}
+
+
+@pytest.mark.parametrize("bring_about", STATES, ids=[state.__name__ for state in STATES])
+async def test_where_the_bridge_moves_files_itself_what_is_bound_to_nothing_is_no_barrier(here, bring_about) -> None:
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    async with opened(here) as pane:
+        await bring_about(here, pane)
+    ran = here.run(call())
+    assert (None if ran.stdout == b"" else ran.reason) == (None if bring_about in MOVES_ITSELF else STATES[bring_about])
+
+
+async def test_what_was_said_of_an_earlier_bridge_holds_for_its_processes_no_longer(here) -> None:
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    async with opened(here) as pane:
+        await _detected(here, pane)
+    tell_hooks(here.spool, moved_when_bound=False, is_clear=False)
+    assert here.run(call()).reason == hook.BARRIER
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=False)  # those files have moved already
+    assert here.run(call()).reason == hook.BARRIER
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=False)
+    assert here.run(call()).stdout == b""
 
 
 async def test_a_reconciliation_is_a_barrier_also_after_the_bridge_died_in_it(here) -> None:
@@ -265,11 +290,31 @@ async def test_what_passed_is_written_down_privately_one_line_each(here) -> None
     assert (file.stat().st_mode & 0o777, here.spool.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-async def test_what_is_denied_because_of_a_barrier_may_be_written_down_too(here) -> None:
+@pytest.mark.parametrize("bring_about", [_detected, _materialized, _retired])
+async def test_what_is_denied_is_not_written_down_as_passed(here, bring_about) -> None:
     async with opened(here) as pane:
-        await _materialized(here, pane)
-    here.run(call("a"))
+        await launched(here, pane)
+        here.run(call("a"))
+        await bring_about(here, pane)
+    here.run(call("b"))
     assert [line["event"] for line in here.spooled()] == [call("a")]
+
+
+async def test_what_is_denied_because_nothing_can_be_read_is_not_written_down_as_passed(here) -> None:
+    assert here.run(call()).reason == hook.NO_BARRIER_KNOWN
+    assert here.spooled() == []
+
+
+async def test_no_sibling_runs_of_a_call_that_was_denied_before_any_batch_was_bound(here) -> None:
+    session = ClaudeSession(here.folder)
+    async with opened(here) as pane:
+        await _detected(here, pane)
+    first, second = session.turn("a", "b")
+    assert here.run(first).reason == hook.BARRIER
+    async with opened(here) as pane:
+        incarnation = here.environment["FENCEPOST_INCARNATION"]
+        answer = await adapter_of(here, session).on_hook(pane, incarnation, second, 5)
+    assert TOLD in json.loads(answer.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
 
 
 async def test_a_torn_line_spoils_only_itself(here) -> None:
@@ -391,6 +436,13 @@ async def test_a_completion_nobody_took_is_taken_in_and_the_next_turn_acknowledg
         assert (await pane.intents())[0].acknowledged_at is not None
 
 
+def leave_line(here, event) -> None:
+    """As a hook leaves it whose deadline comes between its writing and its reading: it has denied the call."""
+    descriptor = hook.open_spool(str(here.spool), PANE)
+    os.write(descriptor, hook.Event(event, here.environment, "claude-code").spooled())
+    os.close(descriptor)
+
+
 async def test_a_call_that_was_denied_while_files_moved_was_told_nothing_and_the_next_turn_is(here) -> None:
     session = ClaudeSession(here.folder)
     (first,) = session.turn("a")
@@ -400,6 +452,7 @@ async def test_a_call_that_was_denied_while_files_moved_was_told_nothing_and_the
         answer = await adapter_of(here, session).on_hook(pane, incarnation, first, 0)
         assert answer.delivered is None
     assert here.run(first).reason == hook.BARRIER
+    leave_line(here, first)
     here.run(session.ended("a"), "PostToolBatch")
     async with opened(here) as pane:
         while (await pane.intents())[0].state is not IntentState.MATERIALIZED:

@@ -16,15 +16,13 @@ from typing import Final
 import trio
 from attrs import evolve
 
-from fencepost.supervisor import BlockGeneric, BlockRestart, Decision, IntentState, Pane, Reason, ToolBoundary
+from fencepost.supervisor import BlockGeneric, BlockRestart, Decision, Pane, Reason, ToolBoundary
 from fencepost.supervisor.bridge.adapters.spool import Spool, Spooled, SpoolHeld, Unseen
+from fencepost.supervisor.bridge.hook import RESOLVED
 
 __all__ = ["Gate"]
 
 _LOGGER: Final = logging.getLogger(__name__)
-
-_NO_BARRIER: Final = frozenset({IntentState.DETECTED, IntentState.ACKNOWLEDGED, IntentState.SUPERSEDED})
-"""As the hook program reads the store (`hook._BARRIERS`)."""
 
 _NOBODY: Final = frozenset({Reason.UNKNOWN_INCARNATION, Reason.OTHER_PANE, Reason.RETIRED_INCARNATION})
 """Why a hook of a process that does not live in the pane is blocked."""
@@ -102,11 +100,14 @@ class Gate:
 async def _was_denied(pane: Pane, unseen: Unseen) -> bool:
     """Whether this is a call that its hook denied because of a barrier, which still stands: it did not pass.
 
+    A hook takes the line of such a call back; one that was ended on the way has left it.  An intent that is bound to
+    this process was bound under the lock, behind all that had passed.  Of one that is only detected that is not so.
+
     Asked about it, the pane would take its answer for one that an agent is given.  Nobody reads this one: a payload in
     it would count as offered, and an agent that was never told would be taken for one that was.
     """
     if unseen.event.get("hook_event_name") != "PreToolUse":
         return False
     return any(
-        one.state not in _NO_BARRIER and one.incarnation_id == unseen.incarnation_id for one in await pane.intents()
+        one.state not in RESOLVED and one.incarnation_id == unseen.incarnation_id for one in await pane.intents()
     )

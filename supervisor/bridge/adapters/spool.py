@@ -18,9 +18,10 @@ from typing import Final
 import trio
 from attrs import frozen
 
-from fencepost.supervisor.bridge.hook import open_spool, try_lock
+from fencepost.supervisor.bridge.auth import private_folder
+from fencepost.supervisor.bridge.hook import MOVED_WHEN_BOUND, open_spool, try_lock
 
-__all__ = ["Spool", "SpoolHeld", "Spooled", "Unseen", "parse_spool"]
+__all__ = ["Spool", "SpoolHeld", "Spooled", "Unseen", "parse_spool", "tell_hooks"]
 
 SPOOL_BYTES_MAX: Final = 1024 * 1024
 PATIENCE_SECONDS: Final = 2.0
@@ -75,6 +76,31 @@ class Spool:
                 yield Spooled(descriptor, *parse_spool(os.pread(descriptor, SPOOL_BYTES_MAX + 1, 0)))
             finally:
                 os.close(descriptor)
+
+
+def tell_hooks(folder: Path, *, moved_when_bound: bool, is_clear: bool) -> None:
+    """Tell hooks whether files move only for a bound intent; durable on return, until another life says otherwise.
+
+    `is_clear`: no intent of the store is unresolved.  One that was detected under a bridge that said nothing may have
+    moved its files already, so that they move when bound is said anew only without one.
+
+    Raises OSError for a folder that is not private.
+    """
+    mark = folder / MOVED_WHEN_BOUND
+    if not moved_when_bound:
+        if not mark.exists():
+            return
+        mark.unlink()
+    elif mark.exists() or not is_clear:
+        return
+    else:
+        private_folder(folder)
+        mark.touch(mode=0o600)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def parse_spool(content: bytes) -> tuple[tuple[Unseen, ...], bool]:
