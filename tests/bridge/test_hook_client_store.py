@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import sqlite3
+import threading
 from contextlib import asynccontextmanager, closing
 
 import pytest
 import trio
+import trio.testing
 from bridges import Workspace, moved, payload_of
 from claude_session import ClaudeSession
 from hook_programs import call, finish, place
 
+from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import Mutation
+from fencepost.mailbox.records import AdmissionRecord
 from fencepost.supervisor import (
+    ActorCrashed,
     Allow,
     Capabilities,
     IntentState,
+    MailboxClosed,
     ModelTurn,
     NeedsRecovery,
+    Options,
     Reason,
     ToolBoundary,
     open_supervisor,
@@ -589,3 +598,128 @@ async def test_a_spool_that_somebody_holds_blocks_its_own_pane_alone(here, monke
             os.close(descriptor)
     assert b"Try again shortly" in answers[PANE].stdout
     assert answers["pane/2"] == ALLOWED
+
+
+# -- a decision and its lock ------------------------------------------------------------------------------------------
+
+
+class SlowStore:
+    """Holds the commit of a decision back until it is told to go on."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+        run_batch = MutationLine._run_batch
+
+        def slow(line, run, entries):
+            mutations = (one.job for one in entries if isinstance(one.job, Mutation))
+            if any(isinstance(put, AdmissionRecord) for mutation in mutations for put in mutation.puts):
+                self.has_begun.set()
+                assert self.may_go_on.wait(60)
+            return run_batch(line, run, entries)
+
+        monkeypatch.setattr(MutationLine, "_run_batch", slow)
+
+    async def began(self) -> None:
+        await trio.to_thread.run_sync(self.has_begun.wait, abandon_on_cancel=True)
+
+
+def is_free(here) -> bool:
+    descriptor = hook.open_spool(str(here.spool), PANE)
+    try:
+        return hook.try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def told_nothing(_pane, _unseen) -> bool:
+    raise AssertionError("nothing passed unseen")
+
+
+async def test_a_hook_whose_question_was_cut_off_does_not_decide_before_the_bridge_has(here, monkeypatch) -> None:
+    store = SlowStore(monkeypatch)
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    async with opened(here) as pane:
+        await _detected(here, pane)
+        gate, incarnation = Gate(here.spool), here.environment["FENCEPOST_INCARNATION"]
+        try:
+            async with trio.open_nursery() as nursery:
+                first = ToolBoundary(incarnation, ModelTurn("t1", 1), "b1")
+                nursery.start_soon(gate.pre_tool_use, pane, first, 5, told_nothing)
+                await store.began()
+                nursery.cancel_scope.cancel()  # the bridge was asked to stop a second time
+            assert not is_free(here)
+            process = here.start(deadline=20)
+        finally:
+            store.may_go_on.set()
+        ran = await trio.to_thread.run_sync(finish, process, call(), 20)
+        assert ran.reason in {hook.BARRIER, TOLD}
+        assert (await pane.intents())[0].batch_id == "b1"
+        assert is_free(here)
+
+
+async def test_a_decision_that_a_closed_runtime_may_still_commit_keeps_its_lock(here, monkeypatch) -> None:
+    store, options = SlowStore(monkeypatch), Options(close_seconds=0.2)
+
+    async def ask(gate, pane, boundary) -> None:
+        with pytest.raises(MailboxClosed):
+            await gate.pre_tool_use(pane, boundary, 5, told_nothing)
+
+    async def life(gate) -> None:
+        async with (
+            trio.open_nursery() as nursery,
+            open_supervisor(here.environment["FENCEPOST_STORE"], reconciler=Workspace(), options=options) as supervisor,
+        ):
+            pane = supervisor.pane(PANE)
+            await _detected(here, pane)
+            first = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
+            nursery.start_soon(ask, gate, pane, first)
+            await store.began()
+
+    gates = [Gate(here.spool)]
+    try:
+        await life(gates[0])
+        assert not is_free(here)
+    finally:
+        store.may_go_on.set()
+    gates.clear()
+    gc.collect()
+    assert is_free(here)
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_not_asked(here) -> None:
+    async with opened(here) as pane:
+        await launched(here, pane)
+        here.run(call("a"))
+        await pane.detect(moved("main-1", "main-2"))
+        gate, incarnation = Gate(here.spool), here.environment["FENCEPOST_INCARNATION"]
+        may_go_on = trio.Event()
+        async with trio.open_nursery() as nursery:
+
+            async def retell(_pane, _unseen) -> bool:
+                nursery.cancel_scope.cancel()
+                await may_go_on.wait()
+                return True
+
+            boundary = ToolBoundary(incarnation, ModelTurn("t1", 1), "b1")
+            nursery.start_soon(gate.pre_tool_use, pane, boundary, 5, retell)
+        assert not is_free(here)
+        may_go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert is_free(here)
+        assert (await pane.intents())[0].batch_id is None
+
+
+async def test_a_decision_that_fails_gives_its_lock_back(here, monkeypatch) -> None:
+    async with opened(here) as pane:
+        await launched(here, pane)
+
+        async def fails(*_arguments, **_more):
+            raise ActorCrashed(f"pane:{PANE}", 1)
+
+        boundary = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
+        gate = Gate(here.spool)
+        with monkeypatch.context() as patched, pytest.raises(ActorCrashed):
+            patched.setattr(pane, "pre_tool_use", fails)
+            await gate.pre_tool_use(pane, boundary, 5, told_nothing)
+        assert is_free(here)
+        assert await gate.pre_tool_use(pane, boundary, 5, told_nothing) == Allow()

@@ -3,10 +3,14 @@
 The order is the point (see `hook.py`): a hook that found nobody here may have let a call pass, and a decision made
 before that is known could move files under it.  The lock is held until the decision is durable and no longer, so the
 first question does not wait for a reconciliation; the second one does, and needs no lock.
+
+Whoever asks may be cut off at any moment, and what he asked is committed all the same.  His hook decides by the store
+then, and must not read it before.  So the decision is made by a task of its own, and the lock is that task's.
 """
 
 from __future__ import annotations
 
+import contextvars
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -14,9 +18,19 @@ from pathlib import Path
 from typing import Final
 
 import trio
-from attrs import evolve
+from attrs import define, evolve
+from outcome import Outcome, acapture
 
-from fencepost.supervisor import BlockGeneric, BlockRestart, Decision, Pane, Reason, ToolBoundary
+from fencepost.supervisor import (
+    BlockGeneric,
+    BlockRestart,
+    Decision,
+    FencepostError,
+    MailboxClosed,
+    Pane,
+    Reason,
+    ToolBoundary,
+)
 from fencepost.supervisor.bridge.adapters.spool import Spool, Spooled, SpoolHeld, Unseen
 from fencepost.supervisor.bridge.hook import RESOLVED
 
@@ -30,6 +44,17 @@ _NOBODY: Final = frozenset({Reason.UNKNOWN_INCARNATION, Reason.OTHER_PANE, Reaso
 _HELD: Final = BlockGeneric(
     Reason.RECONCILING, "What ran while the supervisor was away is still being written down. Try again shortly."
 )
+
+
+@define(eq=False)
+class _Question:
+    """One call at the gate, and the locked spool that it is decided under."""
+
+    pane: Pane
+    boundary: ToolBoundary
+    spooled: Spooled
+    retell: Callable[[Pane, Unseen], Awaitable[bool]]
+    is_waited_for: bool = True
 
 
 class Gate:
@@ -58,36 +83,63 @@ class Gate:
             return await pane.pre_tool_use(boundary, wait_seconds)
         end = trio.current_time() + wait_seconds
         try:
-            async with self._spool.held(pane.pane_id) as spooled:
-                decision = await self._decide(pane, boundary, spooled, retell)
+            spooled = await self._spool.take(pane.pane_id)
         except SpoolHeld:
             _LOGGER.warning(
                 "pane %r: a process holds its spool; a call of batch %r is blocked", pane.pane_id, boundary.batch_id
             )
             return _HELD
+        decision = await self._decided(_Question(pane, boundary, spooled, retell))
         left = end - trio.current_time()
         if isinstance(decision, BlockGeneric) and decision.reason is Reason.RECONCILING and left > 0:
             return await pane.pre_tool_use(boundary, left)
         return decision
 
-    async def _decide(
-        self,
-        pane: Pane,
-        boundary: ToolBoundary,
-        spooled: Spooled,
-        retell: Callable[[Pane, Unseen], Awaitable[bool]],
-    ) -> Decision:
+    async def _decided(self, question: _Question) -> Decision:
+        """What a task of its own decides.  Cancelling the caller leaves it to that."""
+        found: list[Outcome[Decision]] = []
+        ended = trio.Event()
+
+        async def decide() -> None:
+            found.append(await acapture(self._decide_locked, question))
+            ended.set()
+
+        trio.lowlevel.spawn_system_task(decide, context=contextvars.copy_context())
+        try:
+            await ended.wait()
+        except trio.Cancelled:
+            question.is_waited_for = False
+            raise
+        return found[0].unwrap()
+
+    async def _decide_locked(self, question: _Question) -> Decision:
+        """Decide, and let go of the spool when what was asked of the store has become of it what will."""
+        has_landed = False
+        try:
+            decision = await self._decide(question)
+            has_landed = True
+        except Exception:
+            has_landed = await _has_landed(question.pane)
+            raise
+        finally:
+            question.spooled.release(unlock=has_landed)
+        return decision
+
+    async def _decide(self, question: _Question) -> Decision:
+        pane, boundary, spooled = question.pane, question.boundary, question.spooled
         taken, lost = self._taken[pane.pane_id], set[str]()
         for place, unseen in enumerate(spooled.unseen):
             if taken.get(place) == unseen or await _was_denied(pane, unseen):
                 continue
-            if await retell(pane, unseen):
+            if await question.retell(pane, unseen):
                 taken[place] = unseen
             else:
                 lost.add(unseen.incarnation_id)
         unclear = spooled.unclear or boundary.incarnation_id in lost
         if unclear:
             boundary = evolve(boundary, passed_unseen="maybe")
+        if not question.is_waited_for:  # nobody would hear of it, and it might bind an intent to a batch that is over
+            return _HELD
         decision = await pane.pre_tool_use(boundary, wait_seconds=0)
         # What is lost of another process is forgotten only with a process that lives: then the other one does not.
         is_nobody = isinstance(decision, BlockGeneric) and decision.reason in _NOBODY
@@ -95,6 +147,20 @@ class Gate:
             spooled.clear()
             del self._taken[pane.pane_id]
         return decision
+
+
+async def _has_landed(pane: Pane) -> bool:
+    """Whether nothing that was asked of the store can still become durable: what is read now is read behind it.
+
+    A runtime that is closed answers nobody, and its store may still be finishing what it was given.
+    """
+    try:
+        await pane.intents()
+    except MailboxClosed:
+        return False
+    except FencepostError:
+        return True
+    return True
 
 
 async def _was_denied(pane: Pane, unseen: Unseen) -> bool:
