@@ -15,20 +15,13 @@ from attrs import Factory, frozen
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from fencepost.supervisor import (
-    ActorCrashed,
-    ActorQuarantined,
-    Pane,
-    Reason,
-    Refused,
-    StoreFault,
-    Supervisor,
-)
+from fencepost.supervisor import Pane, Reason, Refused, Supervisor
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
+from fencepost.supervisor.bridge.failures import NOT_NOW, NotFound
 from fencepost.supervisor.bridge.hook import NO_ANSWER
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
@@ -38,7 +31,7 @@ from fencepost.supervisor.bridge.telemetry.observer import Observer
 if TYPE_CHECKING:
     from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 
-__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "NotFound", "ToolEndpoint"]
+__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "ToolEndpoint"]
 
 T = TypeVar("T")
 
@@ -78,10 +71,6 @@ class Bridge:
     dashboard: Dashboard = Factory(Dashboard)
 
 
-class NotFound(LookupError):  # noqa: N818 - the answer 404
-    """There is nothing of that name here."""
-
-
 class Gone(Exception):  # noqa: N818
     """The client left, so nobody is there to be answered."""
 
@@ -98,6 +87,8 @@ class Call:
     """The body's; empty where the route takes none."""
     left: Callable[[], Awaitable[None]]
     """Returns when the client has left."""
+    promise: Callable[[Answered], None]
+    """Is told what is answered if the request is cut off from now on; without that it is 503."""
 
     @property
     def pane(self) -> Pane:
@@ -274,23 +265,25 @@ async def binding(call: Call) -> Answered:
     return 200, members if found.detail is None else {**members, "detail": found.detail}
 
 
-_NOBODY_KNOWS: Final = (ActorCrashed, ActorQuarantined, StoreFault)
-
-
 async def message(call: Call) -> Answered:
-    """`POST seats/{pane}/messages` (section 6.1): an exact answer travels with 200, only a malformed post with 400."""
+    """`POST seats/{pane}/messages` (section 6.1): an exact answer travels with 200, only a malformed post with 400.
+
+    Where nobody knows what became of the post, that is an exact answer too.
+    """
     try:
         post = wire.read_message(call.members)
         _check_ids(post.delivery_id, post.binding)
     except wire.Malformed as error:
         return 400, wire.rejected(call.members, str(error))
     call.identity.confirm()
+    fingerprint = wire.fingerprint_of(post.text)
+    nobody_knows = 200, wire.uncertain(post.delivery_id, post.binding, fingerprint, "the service could not finish")
+    call.promise(nobody_knows)
     try:
         return 200, wire.receipt(await call.pane.accept(post))
-    except _NOBODY_KNOWS as error:
+    except NOT_NOW as error:
         call.bridge.stopping.heard(error)
-        fingerprint = wire.fingerprint_of(post.text)
-        return 200, wire.uncertain(post.delivery_id, post.binding, fingerprint, "the service could not finish")
+        return nobody_knows
 
 
 async def receipt(call: Call) -> Answered:
@@ -301,11 +294,13 @@ async def receipt(call: Call) -> Answered:
     if not wire.is_digest(binding_) or not wire.is_digest(fingerprint):
         raise wire.Malformed("binding and fingerprint must be 64 lower-case hex digits each")
     call.identity.confirm()
+    nobody_knows = 200, wire.uncertain(delivery_id, binding_, fingerprint, "the service could not tell")
+    call.promise(nobody_knows)
     try:
         return 200, wire.receipt(await call.pane.receipt(delivery_id, binding_, fingerprint))
-    except _NOBODY_KNOWS as error:
+    except NOT_NOW as error:
         call.bridge.stopping.heard(error)
-        return 200, wire.uncertain(delivery_id, binding_, fingerprint, "the service could not tell")
+        return nobody_knows
 
 
 def _check_ids(delivery_id: str | None, binding_: str | None) -> None:
