@@ -41,7 +41,7 @@ from fencepost.supervisor.bridge.dashboard.routes import PAGES
 from fencepost.supervisor.bridge.failures import EndedEarly, told
 from fencepost.supervisor.bridge.handler_table import HANDLERS
 from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, ToolEndpoint
-from fencepost.supervisor.bridge.hook import NO_ANSWER
+from fencepost.supervisor.bridge.hook import refusal
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import ROUTES, Listener, Match, match
@@ -359,7 +359,7 @@ def _failed(found: Match | None, request: _Request, status: int, detail: str) ->
     if not is_harness or status in {401, 403}:
         return _failure(status, detail)
     headers = {**_HEADERS, "connection": "close"}
-    return Response(denial(NO_ANSWER), 200, headers, "application/json")
+    return Response(denial(refusal(status)), 200, headers, "application/json")
 
 
 def _failure(status: int, detail: str) -> JSONResponse:

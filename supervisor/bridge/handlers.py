@@ -21,8 +21,8 @@ from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
-from fencepost.supervisor.bridge.failures import NOT_NOW, NotFound
-from fencepost.supervisor.bridge.hook import NO_ANSWER
+from fencepost.supervisor.bridge.failures import NOT_NOW, NotFound, told as told_of
+from fencepost.supervisor.bridge.hook import refusal
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
@@ -221,7 +221,7 @@ async def hook(call: Call) -> Answered:
 async def _decided(call: Call, asked: wire.HookEvent) -> HookAnswer:
     adapter = call.bridge.adapters.get(asked.harness)
     if adapter is None:
-        raise wire.Malformed("no adapter for this harness")
+        raise NotFound("no adapter for this harness")
     wait_seconds = min(asked.wait_seconds, call.bridge.limits.hook_seconds_max)
     with call.bridge.telemetry.hook(call.pane.pane_id, asked) as observed:
         said = observed.answer = await call.unless_gone(
@@ -245,7 +245,8 @@ async def _plain_hook(call: Call, asked: wire.HookEvent) -> Answered:
         call.bridge.stopping.heard(error)
         log.warning("hook: %s", ascii(error)[:300])
         calls = asked.event.get("hook_event_name") == "PreToolUse"
-        return Response(denial(NO_ANSWER) if calls else b"{}", 200, media_type="application/json")
+        status, _ = told_of(error)
+        return Response(denial(refusal(status)) if calls else b"{}", 200, media_type="application/json")
     told = said.delivered
     report = None
     if told is not None:  # once the answer is on its way, as a hook program does once it has flushed

@@ -76,6 +76,7 @@ SQLITE_SCHEME = "sqlite:///"
 
 NO_ANSWER = "The supervisor gives no answer, so this tool did not run. Try again shortly."
 NOT_ADMITTED = "The supervisor does not accept this process's hook, so this tool did not run. Stop; a person must look."
+UNREADABLE = "The supervisor cannot make out this call, so it did not run. Where it is long or deeply nested, say less."
 REPLACED = "This process has been replaced. Stop; nothing you do is recorded."
 BARRIER = "The files are being brought up to date. Do not act on them; try again shortly."
 NO_BARRIER_KNOWN = "The supervisor is away and whether files moved cannot be read here, so this tool did not run."
@@ -93,14 +94,27 @@ MOVED_WHEN_BOUND = "moved-when-bound"
 """The file in the spool's folder by which the bridge says that files move only for a bound intent."""
 
 BRIDGE_REFUSED = range(400, 500)
+WHO_ASKS_REFUSED = (401, 403, 404)
+WHAT_IS_ASKED_REFUSED = (400, 413)
 
 
 class NoAnswer(Exception):  # noqa: N818 - what it is
     """The bridge gave no answer that can be used."""
 
 
-class NotAdmitted(Exception):  # noqa: N818 - what it is
-    """The bridge answered that it will not serve this process."""
+class Refused(Exception):  # noqa: N818 - what it is
+    """The bridge is there and decides nothing; `told` is what a model is told of that."""
+
+    def __init__(self, why: str, told: str) -> None:
+        super().__init__(why)
+        self.told = told
+
+
+def refusal(status: int) -> str:
+    """Return what a model is told of a refusal: a person must look only where it is the process that is refused."""
+    if status in WHO_ASKS_REFUSED:
+        return NOT_ADMITTED
+    return UNREADABLE if status in WHAT_IS_ASKED_REFUSED else NO_ANSWER
 
 
 def denial(reason: str) -> bytes:
@@ -248,7 +262,7 @@ class Event:
 def post(event: Event, body: bytes, seconds: float) -> dict[str, Any]:
     """Post `body` to the bridge and return its answer.
 
-    Raises `NotAdmitted` for a refusal, `NoAnswer` for whatever else is no answer.
+    Raises `Refused` for a refusal, `NoAnswer` for whatever else is no answer.
     """
     import json
 
@@ -256,7 +270,7 @@ def post(event: Event, body: bytes, seconds: float) -> dict[str, Any]:
         head, _, data = exchange(event.socket, request_of(event.pane, body), max(seconds, 0.05)).partition(b"\r\n\r\n")
         status = status_of(head, len(data))
         if status in BRIDGE_REFUSED:
-            raise NotAdmitted(str(status))
+            raise Refused(str(status), refusal(status))
         if status != 200:
             raise NoAnswer(f"status {status}")
         answer = json.loads(data)
@@ -503,7 +517,8 @@ def decide(event: Event, voice: Voice) -> tuple[bytes, dict[str, Any] | None]:
     kept = MARGIN_SECONDS + min(FALLBACK_SECONDS, voice.left() / 3)
     try:
         if not (event.pane and event.incarnation and event.socket):
-            raise NotAdmitted("FENCEPOST_PANE, FENCEPOST_INCARNATION and FENCEPOST_SOCKET say whose hook this is")
+            who = "FENCEPOST_PANE, FENCEPOST_INCARNATION and FENCEPOST_SOCKET say whose hook this is"
+            raise Refused(who, NOT_ADMITTED)
         seconds = voice.left(kept)
         body = event.request(wait_seconds=round(seconds * 0.8, 3))
         answer = in_time(lambda: post(event, body, seconds), seconds)
@@ -511,9 +526,11 @@ def decide(event: Event, voice: Voice) -> tuple[bytes, dict[str, Any] | None]:
         if not isinstance(stdout, str) or not (delivered is None or isinstance(delivered, dict)):
             raise NoAnswer("it says nothing to print")
         return stdout.encode(), delivered
-    except NotAdmitted as error:
+    except Refused as error:
         complain(error)
-        return (denial(NOT_ADMITTED) if voice.gates_a_tool else b""), None
+        if voice.gates_a_tool:
+            return denial(error.told), None
+        return (fall_back(event, voice) if error.told == NO_ANSWER else b""), None  # it is only written down
     except (NoAnswer, ValueError, RecursionError) as error:
         complain(error)
         return fall_back(event, voice), None
@@ -532,10 +549,7 @@ def report(event: Event, delivered: dict[str, Any], voice: Voice) -> None:
                 lambda: post(event, json.dumps({"version": 1, "delivered": delivered}).encode(), 2.0),
                 min(2.0, voice.left(MARGIN_SECONDS)),
             )
-        except NotAdmitted as error:
-            complain(error)
-            return
-        except NoAnswer as error:
+        except (Refused, NoAnswer) as error:
             complain(error)
         else:
             return
