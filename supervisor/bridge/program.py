@@ -24,6 +24,7 @@ from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox,
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.spool import tell_hooks
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
@@ -64,8 +65,8 @@ class Harnesses:
     head_reply_seconds: float = 120.0
     settle_seconds: float = 1.0
     """How long a program in a terminal must live for its start to count as one."""
-    adapters: tuple[Adapter, ...] = Factory(tuple)
-    """Adapters of one's own, beside Claude Code's and Codex's."""
+    adapters: tuple[Callable[[Gate], Adapter], ...] = Factory(tuple)
+    """Make adapters of one's own, with the bridge's gate, beside Claude Code's and Codex's."""
 
 
 @frozen
@@ -100,7 +101,7 @@ async def open_bridge(
     harnesses = harnesses or Harnesses()
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
-    adapters = {one.harness: one for one in (*_adapters(folder, book), *harnesses.adapters)}
+    adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), book, harnesses)}
     launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
@@ -154,13 +155,13 @@ async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcess
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 
-def _adapters(folder: Path, book: PaneBook) -> tuple[Adapter, ...]:
+def _adapters(gate: Gate, book: PaneBook, harnesses: Harnesses) -> tuple[Adapter, ...]:
     def transcripts() -> tuple[Path, ...]:
         """Where any pane's Claude Code keeps its transcripts: each pane has an environment of its own."""
         mine = transcript_roots()
         return tuple({*mine, *(root for spec in book.specs() for root in transcript_roots(spec.environment))})
 
-    return ClaudeCodeAdapter(folder / SPOOL, transcripts), CodexAdapter(folder / SPOOL)
+    return ClaudeCodeAdapter(gate, transcripts), CodexAdapter(gate), *(make(gate) for make in harnesses.adapters)
 
 
 def _launcher(

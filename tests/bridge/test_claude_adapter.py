@@ -24,6 +24,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.adapters import HookAnswer, claude, transcripts
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.transcripts import TranscriptMemory
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
@@ -44,7 +45,7 @@ class Life:
 
     def new_bridge(self) -> None:
         """A bridge that remembers nothing."""
-        self.adapter = ClaudeCodeAdapter(spool=self.folder / "spool", transcripts=[self.session.projects])
+        self.adapter = ClaudeCodeAdapter(Gate(self.folder / "spool"), transcripts=[self.session.projects])
 
     async def start(self, version="2.1.197") -> None:
         capabilities = self.adapter.capabilities(version)

@@ -36,6 +36,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters import HookAnswer, spool as spool_module
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.spool import parse_spool, tell_hooks
 from fencepost.supervisor.bridge.startup_tag import tagged_input
@@ -397,7 +398,7 @@ async def test_a_barrier_that_rises_while_the_hook_waits_for_the_lock_is_seen(he
 
 
 def adapter_of(here, session) -> ClaudeCodeAdapter:
-    return ClaudeCodeAdapter(spool=here.spool, transcripts=[session.projects])
+    return ClaudeCodeAdapter(Gate(here.spool), transcripts=[session.projects])
 
 
 async def test_a_batch_that_passed_unseen_goes_on_and_the_next_is_told(here) -> None:
@@ -552,15 +553,16 @@ async def test_who_leaves_while_a_long_spool_is_taken_in_leaves_the_rest_of_it_t
 
     async with opened(here) as pane:
         gate = Gate(here.spool)
+        gate.retell_by("claude-code", retell)
         boundary = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
         with trio.CancelScope() as leaving:
-            await gate.pre_tool_use(pane, boundary, 0, retell)
+            await gate.pre_tool_use(pane, boundary, 0)
         assert leaving.cancelled_caught
-        assert isinstance(await gate.pre_tool_use(pane, boundary, 0, retell), Allow)
+        assert isinstance(await gate.pre_tool_use(pane, boundary, 0), Allow)
         assert told == ["toolu_0", "toolu_1", "toolu_2"]
         assert here.spooled() == []
         here.run(call("toolu_3"), FENCEPOST_SOCKET=str(here.folder / "nobody.sock"), FENCEPOST_SPOOL=str(here.spool))
-        await gate.pre_tool_use(pane, boundary, 0, retell)
+        await gate.pre_tool_use(pane, boundary, 0)
         assert told[3:] == ["toolu_3"]
 
 
@@ -600,6 +602,31 @@ async def test_a_spool_that_somebody_holds_blocks_its_own_pane_alone(here, monke
     assert answers["pane/2"] == ALLOWED
 
 
+async def test_what_passed_unseen_is_told_by_the_rule_of_its_own_harness_whoever_asks_first(here) -> None:
+    session = ClaudeSession(here.folder)
+    first, second = session.turn("a", "b")
+    async with opened(here) as pane:
+        old = (await pane.launch("codex")).incarnation_id
+        await launched(here, pane)
+        assert here.run(first).stdout == b""
+        gate, incarnation = Gate(here.spool), here.environment["FENCEPOST_INCARNATION"]
+        claude, codex = ClaudeCodeAdapter(gate, [session.projects]), CodexAdapter(gate)
+        late = {"hook_event_name": "PreToolUse", "turn_id": "t", "tool_use_id": "x"}
+        assert b"replaced" in (await codex.on_hook(pane, old, late, 5)).stdout
+        await pane.detect(moved("main-1", "main-2"))
+        assert await claude.on_hook(pane, incarnation, second, 5) == ALLOWED  # the first one still runs
+
+
+async def test_what_passed_unseen_of_a_harness_that_nobody_tells_may_have_been_any_call(here) -> None:
+    session = ClaudeSession(here.folder)
+    async with opened(here) as pane:
+        await launched(here, pane)
+        here.run(session.turn("a")[0], harness="nosuch")
+        (event,) = session.turn("b")
+        answer = await adapter_of(here, session).on_hook(pane, here.environment["FENCEPOST_INCARNATION"], event, 5)
+        assert b"not known whether a call" in answer.stdout
+
+
 # -- a decision and its lock ------------------------------------------------------------------------------------------
 
 
@@ -631,10 +658,6 @@ def is_free(here) -> bool:
         os.close(descriptor)
 
 
-async def told_nothing(_pane, _unseen) -> bool:
-    raise AssertionError("nothing passed unseen")
-
-
 async def test_a_hook_whose_question_was_cut_off_does_not_decide_before_the_bridge_has(here, monkeypatch) -> None:
     store = SlowStore(monkeypatch)
     tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
@@ -644,7 +667,7 @@ async def test_a_hook_whose_question_was_cut_off_does_not_decide_before_the_brid
         try:
             async with trio.open_nursery() as nursery:
                 first = ToolBoundary(incarnation, ModelTurn("t1", 1), "b1")
-                nursery.start_soon(gate.pre_tool_use, pane, first, 5, told_nothing)
+                nursery.start_soon(gate.pre_tool_use, pane, first, 5)
                 await store.began()
                 nursery.cancel_scope.cancel()  # the bridge was asked to stop a second time
             assert not is_free(here)
@@ -662,7 +685,7 @@ async def test_a_decision_that_a_closed_runtime_may_still_commit_keeps_its_lock(
 
     async def ask(gate, pane, boundary) -> None:
         with pytest.raises(MailboxClosed):
-            await gate.pre_tool_use(pane, boundary, 5, told_nothing)
+            await gate.pre_tool_use(pane, boundary, 5)
 
     async def life(gate) -> None:
         async with (
@@ -700,8 +723,9 @@ async def test_a_question_that_nobody_waits_for_any_more_is_not_asked(here) -> N
                 await may_go_on.wait()
                 return True
 
+            gate.retell_by("claude-code", retell)
             boundary = ToolBoundary(incarnation, ModelTurn("t1", 1), "b1")
-            nursery.start_soon(gate.pre_tool_use, pane, boundary, 5, retell)
+            nursery.start_soon(gate.pre_tool_use, pane, boundary, 5)
         assert not is_free(here)
         may_go_on.set()
         await trio.testing.wait_all_tasks_blocked()
@@ -720,6 +744,6 @@ async def test_a_decision_that_fails_gives_its_lock_back(here, monkeypatch) -> N
         gate = Gate(here.spool)
         with monkeypatch.context() as patched, pytest.raises(ActorCrashed):
             patched.setattr(pane, "pre_tool_use", fails)
-            await gate.pre_tool_use(pane, boundary, 5, told_nothing)
+            await gate.pre_tool_use(pane, boundary, 5)
         assert is_free(here)
-        assert await gate.pre_tool_use(pane, boundary, 5, told_nothing) == Allow()
+        assert await gate.pre_tool_use(pane, boundary, 5) == Allow()

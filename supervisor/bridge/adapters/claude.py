@@ -142,14 +142,14 @@ class _Known:
 class ClaudeCodeAdapter:
     """See `Adapter`.  Runs on trio; one serves all panes.
 
-    `spool` is the folder hooks note in what they let pass while the bridge was away: `hook-spool` beside the local
-    listener's socket.  `transcripts` are the folders that transcripts may be in, or answers them at each look.
+    `gate` is the bridge's.  `transcripts` are the folders that transcripts may be in, or answers them at each look.
     """
 
     def __init__(
-        self, spool: Path | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
+        self, gate: Gate | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
     ) -> None:
-        self._gate = Gate(spool)
+        self._gate = gate or Gate()
+        self._gate.retell_by(self.harness, self._retell)
         self._transcripts = transcripts
         self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
@@ -193,7 +193,7 @@ class ClaudeCodeAdapter:
             boundary = call.alone()  # a sibling's proof failed meanwhile; from here on the gate keeps the order
         boundary = evolve(boundary, tool_call_id=call.tool_use_id, startup_delivery_id=echo)
         left = max(0.0, end - trio.current_time())
-        decision = await self._gate.pre_tool_use(pane, boundary, left, self._retell)
+        decision = await self._gate.pre_tool_use(pane, boundary, left)
         return answer_of(decision, boundary, verbatim=True)
 
     async def _place(self, pane: Pane, call: _Call, patience: float) -> _Placed:

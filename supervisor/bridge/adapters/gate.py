@@ -4,6 +4,9 @@ The order is the point (see `hook.py`): a hook that found nobody here may have l
 before that is known could move files under it.  The lock is held until the decision is durable and no longer, so the
 first question does not wait for a reconciliation; the second one does, and needs no lock.
 
+A pane may have run another harness before, whose lines are still there.  So a bridge has one gate for all its adapters,
+and each line is told by the rule of the harness that wrote it (`retell_by`).
+
 Whoever asks may be cut off at any moment, and what he asked is committed all the same.  His hook decides by the store
 then, and must not read it before.  So the decision is made by a task of its own, and the lock is that task's.
 """
@@ -15,7 +18,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 from attrs import define, evolve
@@ -34,7 +37,10 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.adapters.spool import Spool, Spooled, SpoolHeld, Unseen
 from fencepost.supervisor.bridge.hook import RESOLVED
 
-__all__ = ["Gate"]
+__all__ = ["Gate", "Retell"]
+
+Retell: TypeAlias = Callable[[Pane, Unseen], Awaitable[bool]]
+"""Tells the pane about one unseen event; False: it is not clear what passed.  Raises what the pane raises."""
 
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -53,30 +59,32 @@ class _Question:
     pane: Pane
     boundary: ToolBoundary
     spooled: Spooled
-    retell: Callable[[Pane, Unseen], Awaitable[bool]]
     is_waited_for: bool = True
 
 
 class Gate:
-    """Decides tool calls.  Without a `folder` nothing can pass unseen: hooks that keep no spool deny instead."""
+    """Decides tool calls; one for all adapters of a bridge.
 
-    def __init__(self, folder: Path | None) -> None:
+    `folder` is what hooks note in what they let pass while the bridge was away: `hook-spool` beside the local
+    listener's socket.  Without one nothing can pass unseen: hooks that keep no spool deny instead.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self._spool = None if folder is None else Spool(folder)
+        self._retell: dict[str, Retell] = {}
         self._taken: defaultdict[str, dict[int, Unseen]] = defaultdict(dict)
         """What each pane was told of its spool, by its place in it: a caller may leave before all of it is told, and
         the next one goes on from there."""
 
-    async def pre_tool_use(
-        self,
-        pane: Pane,
-        boundary: ToolBoundary,
-        wait_seconds: float,
-        retell: Callable[[Pane, Unseen], Awaitable[bool]],
-    ) -> Decision:
-        """Ask the pane about `boundary`, after `retell` told it of each unseen event; False from it means: not clear.
+    def retell_by(self, harness: str, retell: Retell) -> None:
+        """From now on what hooks of `harness` did unseen is told by `retell`."""
+        self._retell[harness] = retell
 
-        An event that cannot be told makes every batch not yet admitted a "maybe" (contract I-4), until a restart.  A
-        call that met a barrier is not told: see `_was_denied`.
+    async def pre_tool_use(self, pane: Pane, boundary: ToolBoundary, wait_seconds: float) -> Decision:
+        """Ask the pane about `boundary`, after it was told of each unseen event.
+
+        An event that cannot be told, also because nobody knows its harness, makes every batch not yet admitted a
+        "maybe" (contract I-4), until a restart.  A call that met a barrier is not told: see `_was_denied`.
         Raises what the pane raises, and OSError for a spool that is not private.
         """
         if self._spool is None:
@@ -89,7 +97,7 @@ class Gate:
                 "pane %r: a process holds its spool; a call of batch %r is blocked", pane.pane_id, boundary.batch_id
             )
             return _HELD
-        decision = await self._decided(_Question(pane, boundary, spooled, retell))
+        decision = await self._decided(_Question(pane, boundary, spooled))
         left = end - trio.current_time()
         if isinstance(decision, BlockGeneric) and decision.reason is Reason.RECONCILING and left > 0:
             return await pane.pre_tool_use(boundary, left)
@@ -129,9 +137,12 @@ class Gate:
         pane, boundary, spooled = question.pane, question.boundary, question.spooled
         taken, lost = self._taken[pane.pane_id], set[str]()
         for place, unseen in enumerate(spooled.unseen):
+            if not question.is_waited_for:
+                return _HELD
             if taken.get(place) == unseen or await _was_denied(pane, unseen):
                 continue
-            if await question.retell(pane, unseen):
+            retell = self._retell.get(unseen.harness)
+            if retell is not None and await retell(pane, unseen):
                 taken[place] = unseen
             else:
                 lost.add(unseen.incarnation_id)

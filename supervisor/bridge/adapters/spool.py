@@ -35,9 +35,10 @@ class SpoolHeld(Exception):  # noqa: N818 - what it is
 
 @frozen
 class Unseen:
-    """One event that a hook handled on its own."""
+    """One event that a hook handled on its own; `harness` is whose words it is in."""
 
     incarnation_id: str
+    harness: str
     event: Mapping[str, object]
 
 
@@ -147,7 +148,7 @@ def _unseen(line: bytes) -> Unseen | None:
     except (ValueError, RecursionError):
         return None
     match said:
-        case {"version": 1, "incarnation_id": str(incarnation_id), "event": dict(event)}:
-            return Unseen(incarnation_id, event)
+        case {"version": 1, "incarnation_id": str(incarnation_id), "harness": str(harness), "event": dict(event)}:
+            return Unseen(incarnation_id, harness, event)
         case _:
             return None
