@@ -597,6 +597,25 @@ async def test_a_successor_does_not_inherit_what_its_predecessor_answered(tmp_pa
         assert reason_in(answer).startswith("This process did not prove")
 
 
+async def test_what_a_nested_agent_is_asked_is_no_startup_whatever_was_quoted_to_it(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        tagged = await restarted(alive)
+        asked = alive.session.prompt(tagged, written=False)
+        await alive.hook({**asked, "agent_id": "a1"})
+        assert (await alive.intent()).handshake_at is None
+        (answer,) = await alive.all(alive.session.turn("c"))
+        assert reason_in(answer).startswith("This process did not prove")
+
+
+async def test_what_a_nested_agent_is_asked_takes_no_echo_from_its_caller(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        asked = alive.session.prompt(await restarted(alive))
+        await alive.hook(asked)
+        await alive.hook({**asked, "prompt": "look around", "agent_id": "a1"})
+        assert await alive.all(alive.session.turn("c")) == [ALLOWED]
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
+
+
 async def test_a_nested_agent_of_one_that_answered_proves_nothing(tmp_path) -> None:
     async with life(tmp_path) as alive:
         await alive.hook(alive.session.prompt(await restarted(alive)))

@@ -1,6 +1,7 @@
 """The adapter of Claude Code, at the version it was proved on (docs/harnesses.md).
 
-    UserPromptSubmit  whose text carries the startup tag: the handshake, and the prompt the echo follows from
+    UserPromptSubmit  whose text carries the startup tag: the handshake, and the prompt the echo follows from; what a
+                      nested agent is asked is none, whatever its caller quoted to it
     PreToolUse        the decision
     PostToolBatch     the completion of a main chain's batch; a nested agent's is none
     any other         nothing
@@ -307,7 +308,7 @@ class ClaudeCodeAdapter:
     async def _prompt(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> None:
         prompt = event.get("prompt")
         prompt_id = optional(event, "prompt_id")
-        if not isinstance(prompt, str) or not prompt_id:
+        if not isinstance(prompt, str) or not prompt_id or optional(event, "agent_id"):
             return
         await self._heard(pane, incarnation_id, prompt_id, startup_of(prompt))
 
