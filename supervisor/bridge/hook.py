@@ -140,14 +140,21 @@ class Voice:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.gates_a_tool = True
+        self.passing: tuple[int, int] | None = None
+        """The spool and its length before this call was written there, as long as it may still be denied."""
         self._unspoken = _thread.allocate_lock()
         self._written = _thread.allocate_lock()
         self._written.acquire()
 
-    def say(self, data: bytes) -> bool:
-        """Write all of `data`, unless something was said before; on return the harness has it."""
+    def say(self, data: bytes, *, takes_back: bool = False) -> bool:
+        """Write all of `data`, unless something was said before; on return the harness has it.
+
+        `takes_back`: it denies a call whose pass may be written down, and takes that back.
+        """
         if not self._unspoken.acquire(blocking=False):
             return False
+        if takes_back:
+            self.take_back()
         try:
             while data:
                 try:
@@ -176,9 +183,17 @@ class Voice:
 
     def _deny(self) -> None:
         try:
-            self.say(FIXED_DENIAL if self.gates_a_tool else b"")
+            self.say(FIXED_DENIAL if self.gates_a_tool else b"", takes_back=True)
         except OSError as error:
             complain(error)
+
+    def take_back(self) -> None:
+        """The call does not pass: its batch would count as admitted, and a sibling would run."""
+        if self.passing is not None:
+            try:
+                os.ftruncate(*self.passing)
+            except OSError as error:
+                complain(error)
 
     def left(self, kept_back: float = 0.0) -> float:
         """Seconds until the deadline, less what is kept back."""
@@ -409,16 +424,19 @@ def fall_back(event: Event, voice: Voice) -> bytes:
                 if not voice.left(MARGIN_SECONDS):
                     raise TimeoutError("the spool is held")
                 time.sleep(0.005)
-            before = _append(descriptor, event.spooled(), event.spool)
             if not voice.gates_a_tool:
+                _append(descriptor, event.spooled(), event.spool)
                 return b""
             reason: str | None = NO_BARRIER_KNOWN
+            voice.passing = descriptor, os.fstat(descriptor).st_size
             try:
+                _append(descriptor, event.spooled(), event.spool)
                 reason = barrier(event)
             finally:
-                if reason is not None:  # its batch would count as admitted, and a sibling would run
-                    os.ftruncate(descriptor, before)
+                if reason is not None:
+                    voice.take_back()
         finally:
+            voice.passing = None
             os.close(descriptor)
     except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows that the call may run
         complain(error)
@@ -426,8 +444,8 @@ def fall_back(event: Event, voice: Voice) -> bytes:
     return b"" if reason is None else denial(reason)
 
 
-def _append(descriptor: int, line: bytes, folder: str) -> int:
-    """Append `line`, durably, behind a torn one if there is one; return how long the file was."""
+def _append(descriptor: int, line: bytes, folder: str) -> None:
+    """Append `line`, durably, behind a torn one if there is one."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line
@@ -439,7 +457,6 @@ def _append(descriptor: int, line: bytes, folder: str) -> int:
         os.fsync(above)  # the file may be new
     finally:
         os.close(above)
-    return size
 
 
 def barrier(event: Event) -> str | None:

@@ -315,6 +315,12 @@ async def test_what_is_denied_because_nothing_can_be_read_is_not_written_down_as
     assert here.spooled() == []
 
 
+def test_what_is_denied_because_the_deadline_has_come_is_not_written_down_as_passed(here) -> None:
+    os.mkfifo(here.folder / "bridge.db")  # whoever opens it to read waits for a writer
+    assert here.run(call(), deadline=1).reason == hook.NO_ANSWER
+    assert here.spooled() == []
+
+
 async def test_no_sibling_runs_of_a_call_that_was_denied_before_any_batch_was_bound(here) -> None:
     session = ClaudeSession(here.folder)
     async with opened(here) as pane:
