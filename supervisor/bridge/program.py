@@ -20,7 +20,15 @@ from typing import Final
 import trio
 from attrs import Factory, frozen
 
-from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Options, Reconciler, open_supervisor
+from fencepost.supervisor import (
+    Capabilities,
+    FleetSeatMailbox,
+    HeadSeatOutbox,
+    Options,
+    Reconciler,
+    Supervisor,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
@@ -112,10 +120,7 @@ async def open_bridge(
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
-        moves, is_clear = harnesses.reconcile is not None, (await supervisor.status()).unresolved_intents == 0
-        await trio.to_thread.run_sync(
-            partial(tell_hooks, folder / SPOOL, moved_when_bound=moves, is_clear=is_clear)
-        )  # before anything can be detected
+        await _tell_hooks(folder, supervisor, harnesses)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
@@ -141,6 +146,13 @@ async def open_bridge(
             dashboard=Dashboard(store),
         )
         yield OpenBridge(bridge, watch)
+
+
+async def _tell_hooks(folder: Path, supervisor: Supervisor, harnesses: Harnesses) -> None:
+    """Say who moves the files, before anything can be detected in this life."""
+    is_clear = (await supervisor.status()).unresolved_intents == 0
+    say = partial(tell_hooks, folder / SPOOL, moved_when_bound=harnesses.reconcile is not None, is_clear=is_clear)
+    await trio.to_thread.run_sync(say)
 
 
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 import trio
 from attrs import define, evolve
-from outcome import Outcome, acapture
+from outcome import Error, Outcome, acapture
 
 from fencepost.supervisor import (
     BlockGeneric,
@@ -109,7 +109,10 @@ class Gate:
         ended = trio.Event()
 
         async def decide() -> None:
-            found.append(await acapture(self._decide_locked, question))
+            outcome = await acapture(self._decide_locked, question)
+            if isinstance(outcome, Error) and not question.is_waited_for:
+                _LOGGER.warning("pane %r: nobody waits for this: %s", question.pane.pane_id, ascii(outcome.error)[:300])
+            found.append(outcome)
             ended.set()
 
         trio.lowlevel.spawn_system_task(decide, context=contextvars.copy_context())
