@@ -169,21 +169,22 @@ class PaneLauncher:
         """Answer `processes`, after an earlier life of the bridge that may have lost what it had written.
 
         `live` are the incarnations that the store holds live, by pane, `retired` those that are over.  A process of one
-        that is over is ended, and so is one without a note: nobody could watch it.  One that is no member, since what
-        is kept of the fleet was lost, is a member again: its link token is gone, but the local listener knows it, and
-        answers its hooks.
+        that is over is ended, and so is one without a note: nobody could watch it.  So is what a process that has ended
+        by itself left running.  One that is no member, since what is kept of the fleet was lost, is a member again: its
+        link token is gone, but the local listener knows it, and answers its hooks.
         """
-        for pane_id, incarnation_id in live.items():
-            try:
-                noted = await self.note_of(incarnation_id) is not None
-            except DamagedNote as error:  # its pane's matter, told again by whoever starts there
-                log.warning("pane %r: %s", pane_id, ascii(str(error)))
-                continue
-            if not noted:
-                await self.end(pane_id, incarnation_id)
-        for note in (await self.processes()).values():
-            if note.incarnation_id in retired:
-                await self.end(note.pane_id, note.incarnation_id)
+        async with trio.open_nursery() as nursery:
+            for pane_id, incarnation_id in live.items():
+                try:
+                    noted = await self.note_of(incarnation_id) is not None
+                except DamagedNote as error:  # its pane's matter, told again by whoever starts there
+                    log.warning("pane %r: %s", pane_id, ascii(str(error)))
+                    continue
+                if not noted:
+                    nursery.start_soon(self.end, pane_id, incarnation_id)
+            over = [note for note in (await self.processes()).values() if note.incarnation_id in retired]
+            for note in (*over, *await trio.to_thread.run_sync(self._child.ended)):
+                nursery.start_soon(self.end, note.pane_id, note.incarnation_id)
         living = await self.processes()
         for note in living.values():
             member = self.seats.by_process(Process(note.pid, note.start_time))
@@ -193,7 +194,10 @@ class PaneLauncher:
         return living
 
     async def end(self, pane_id: str, incarnation_id: str) -> None:
-        """See `stop`; what stands in the way is logged, and told again by whoever starts something there."""
+        """See `stop`; what stands in the way is logged, and told again by whoever starts something there.
+
+        A process that is gone already may have left others: they are ended as well.
+        """
         try:
             await self.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
         except (DamagedNote, StillRunning, OSError) as error:

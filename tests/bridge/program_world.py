@@ -58,6 +58,7 @@ class Run:
         self.connection = connection
         self.lines = connection.makefile("rw")
         self.about = self._read()
+        self.left: list[int] = []
 
     def _read(self) -> dict:
         line = self.lines.readline()
@@ -71,6 +72,11 @@ class Run:
 
     def tell(self, **members: object) -> None:
         print(json.dumps(members), file=self.lines, flush=True)
+
+    async def leave(self, *argv: str) -> int:
+        """Have it start a program in the background; its pid."""
+        self.left.append((await self.ask(leave=argv))["left"])
+        return self.left[-1]
 
     async def batch(self, *calls: str) -> list[str | None]:
         """For each call of one model turn, why it was denied, or None: it ran."""

@@ -336,6 +336,9 @@ class Crashing:
     async def wait(self, _incarnation_id: str) -> None:
         return None
 
+    async def end(self, _pane_id: str, _incarnation_id: str) -> None:
+        return None
+
 
 async def test_an_end_is_told_to_the_next_activation_where_one_died_over_it(autojump_clock):
     crashing, book = Crashing(), PaneBook()
