@@ -76,6 +76,8 @@ class Watcher:
     book: PaneBook
     start_again: Callable[[str, str | None], Awaitable[object]]
     """Starts in a pane what its book says, unless the pane was ended, or given another process than this one's."""
+    leave: Callable[[str, str | None], Awaitable[object]]
+    """Has a pane stay without a process, unless it was given another one than this one's."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _early: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
     _pauses: dict[str, float] = field(factory=dict[str, float], init=False)
@@ -162,7 +164,7 @@ class Watcher:
         if spec is None:
             return
         if not await self._wants_another(pane_id, spec.restart):
-            self.book.unwanted(pane_id)
+            await self.leave(pane_id, ended)
             return
         while True:
             await trio.sleep(self._pause(pane_id))

@@ -86,13 +86,23 @@ class Run:
 class World:
     """Folders, the driver of the programs, and the bridge, which may be opened again and again."""
 
+    driver: Driver
+
     def __init__(self, folder: Path) -> None:
-        self.folder = private_folder(folder / "bridge")
+        self.folder = folder / "bridge"
         self.home = folder / "home"
-        self.home.mkdir()
-        self.program = install(folder / "bin")
-        self.driver = Driver(folder / "control")
+        self.program = folder / "bin" / "claude"
         self.tmux_server = f"fencepost-{folder.name}"
+
+    @classmethod
+    def new(cls, folder: Path) -> World:
+        """One of the test's own; another process may have a bridge there as well (`World`)."""
+        private_folder(folder / "bridge")
+        (folder / "home").mkdir()
+        install(folder / "bin")
+        made = cls(folder)
+        made.driver = Driver(folder / "control")
+        return made
 
     @property
     def environment(self) -> dict[str, str]:
@@ -181,7 +191,7 @@ def moved(number: int = 1) -> BaseTransition:
 @asynccontextmanager
 async def world() -> AsyncGenerator[World]:
     folder = Path(tempfile.mkdtemp(prefix="fp-"))  # short: a socket's path may have some hundred bytes only
-    made = World(folder)
+    made = World.new(folder)
     try:
         yield made
     finally:

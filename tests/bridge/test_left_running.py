@@ -157,7 +157,7 @@ async def test_it_is_ended_before_a_successor_is_started_and_also_where_the_pane
     pane, book = Pane(fault), PaneBook()
     spec = PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", restart=Restart.ALWAYS)
     book.put("left", spec)
-    watcher = Watcher(pane, pane, book, pane.start_again)
+    watcher = Watcher(pane, pane, book, pane.start_again, forever)
     watcher.watch("left", "incarnation-1")
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
