@@ -12,7 +12,7 @@ from typing import Final
 import trio
 from attrs import define, evolve, field
 
-from fencepost.supervisor import Answer, Applied, IncarnationView, Launch, LaunchBlocked, Supervisor
+from fencepost.supervisor import Answer, Applied, FencepostError, IncarnationView, Launch, LaunchBlocked, Supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
@@ -204,7 +204,6 @@ class PaneProcesses:
         """
         async with self._lock(pane_id):
             self.book.unwanted(pane_id)  # from here on the launcher declines what the runtime may have decided on
-            self.book.call_off(pane_id)
             ended = False
             while (incarnation_id := await self._present(pane_id)) is not None:
                 living = (await self.launcher.processes()).get(pane_id)
@@ -219,7 +218,7 @@ class PaneProcesses:
         """See `end`, which an earlier life had begun; what stands in the way is logged, and told to who asks again."""
         try:
             await self.end(pane_id)
-        except (StillRunning, DamagedNote, OSError) as error:
+        except (FencepostError, StillRunning, DamagedNote, OSError) as error:
             log.warning("pane %r was to be ended: %s", pane_id, ascii(str(error)))
 
     async def _present(self, pane_id: str) -> str | None:

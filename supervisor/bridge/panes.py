@@ -252,8 +252,12 @@ class PaneBook:
         self._change(pane_id, lambda spec: evolve(spec, wanted=True))
 
     def unwanted(self, pane_id: str) -> None:
-        """The pane stays without a process until somebody starts it.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, wanted=False))
+        """The pane stays without a process until somebody starts it, and nothing is intended.  Durable on return."""
+        with self._lock:
+            spec, is_intended = self._specs.get(pane_id), pane_id in self._intended
+            left = {} if spec is None else {pane_id: evolve(spec, wanted=False)}
+            if is_intended or (spec is not None and spec.wanted):
+                self._keep({**self._specs, **left}, _without(self._intended, pane_id))
 
     def learn_session(self, pane_id: str, session_id: str, *, instead_of: str | None) -> None:
         """A hook told which conversation the pane's process has, instead of the one it had.  Durable on return.

@@ -143,12 +143,13 @@ async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcess
     launcher.settle(kept.latest)
     living = await launcher.take_over(kept.live, kept.retired)
     book = launcher.book
-    for pane_id, incarnation_id in kept.live.items():
-        if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
-            processes.started(pane_id, incarnation_id)
-            watcher.watch(pane_id, incarnation_id)
-            if book.was_ended(pane_id):
-                await processes.end_again(pane_id)
+    async with trio.open_nursery() as nursery:
+        for pane_id, incarnation_id in kept.live.items():
+            if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
+                processes.started(pane_id, incarnation_id)
+                watcher.watch(pane_id, incarnation_id)
+                if book.was_ended(pane_id):
+                    nursery.start_soon(processes.end_again, pane_id)
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 

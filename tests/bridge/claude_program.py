@@ -91,8 +91,8 @@ class Claude:
                     case {"hook": event, "incarnation": incarnation_id}:
                         os.environ["FENCEPOST_INCARNATION"] = incarnation_id
                         say(said=self.hook(event))
-                    case {"leave": argv}:  # a tool in the background, with a session of its own
-                        say(left=subprocess.Popen(argv, start_new_session=True).pid)
+                    case {"leave": argv, "own_session": own}:  # a tool in the background
+                        say(left=subprocess.Popen(argv, start_new_session=own).pid)
                     case {"exit": status}:
                         sys.exit(status)
                     case other:

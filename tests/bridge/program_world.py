@@ -73,9 +73,9 @@ class Run:
     def tell(self, **members: object) -> None:
         print(json.dumps(members), file=self.lines, flush=True)
 
-    async def leave(self, *argv: str) -> int:
+    async def leave(self, *argv: str, own_session: bool = True) -> int:
         """Have it start a program in the background; its pid."""
-        self.left.append((await self.ask(leave=argv))["left"])
+        self.left.append((await self.ask(leave=argv, own_session=own_session))["left"])
         return self.left[-1]
 
     async def batch(self, *calls: str) -> list[str | None]:

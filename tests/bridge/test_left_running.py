@@ -13,7 +13,7 @@ from bridge.program_world import Life, Run, World, moved, world
 from launch_world import end, eventually, running
 
 from fencepost.mailbox.errors import StoreFault
-from fencepost.supervisor import ActorQuarantined, Applied
+from fencepost.supervisor import ActorQuarantined, Applied, LaunchBlocked
 from fencepost.supervisor.bridge.launchers.child import ChildProcessLauncher
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
@@ -110,6 +110,26 @@ async def test_a_note_of_a_process_that_ended_is_told_until_nothing_is_left_of_i
     async with place.bridge():
         pass
     assert (launcher.ended(), running(left)) == ([], False)
+
+
+async def test_what_may_be_a_stranger_is_left_alone_and_nothing_is_started_beside_it(place: World, caplog):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        unmarked = await run.leave("env", "-i", *SLEEPS, own_session=False)
+    os.kill(run.about["pid"], signal.SIGKILL)
+    # Collected, as it is by init where its bridge died: its number is free from here on.
+    await trio.to_thread.run_sync(os.waitpid, run.about["pid"], 0)
+    async with place.bridge() as life:
+        assert any("may be its children or strangers" in one.message for one in caplog.records)
+        await life.kind("incarnation.retired")
+        with pytest.raises(LaunchBlocked, match="may be its children or strangers"):
+            await life.processes.again("left", "go on")
+        assert running(unmarked)
+        end(unmarked)
+        await life.processes.again("left", "go on")
+        assert (await place.next_run()).about["said"] == "go on"
+        await life.processes.end("left")
 
 
 async def forever(*_: object) -> None:

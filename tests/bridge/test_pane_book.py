@@ -78,6 +78,16 @@ def test_the_next_bridge_settles_it_by_what_the_store_has_launched(book, path, l
     assert kept(path) == (runs, None)
 
 
+def test_a_pane_that_is_ended_is_to_have_nothing(book, path):
+    book.unwanted("left")
+    assert kept(path) == (evolve(OLD, wanted=False), None)
+    assert book.was_ended("left")
+    book.unwanted("left")
+    book.intend("right", NEW, 0)
+    book.unwanted("right")
+    assert (PaneBook(path).intended("right"), PaneBook(path).get("right")) == (None, None)
+
+
 def test_a_first_start_that_comes_to_nothing_leaves_no_entry(path):
     book = PaneBook(path)
     book.intend("left", NEW, 0)
