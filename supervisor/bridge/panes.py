@@ -181,6 +181,11 @@ class PaneBook:
         """What runs in the pane, or ran in it last."""
         return self._specs.get(pane_id)
 
+    def next(self, pane_id: str) -> PaneSpec | None:
+        """What is about to run in the pane; else what runs in it, or ran in it last."""
+        intended = self._intended.get(pane_id)
+        return self._specs.get(pane_id) if intended is None else intended.spec
+
     def wants(self, pane_id: str) -> bool:
         """Whether the pane is to have a process (`PaneSpec.wanted`)."""
         spec = self._specs.get(pane_id)

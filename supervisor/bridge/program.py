@@ -203,7 +203,7 @@ def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
     argv = (str(Path(program).absolute()), *argv[1:])  # it is started in the folder of each pane
 
     def cwd_of(pane_id: str) -> str | None:
-        spec = book.get(pane_id)
+        spec = book.next(pane_id)  # who must be told at its start is launched once the files are there
         return None if spec is None else spec.cwd
 
     return CommandReconciler(argv, cwd_of, harnesses.reconcile_seconds)

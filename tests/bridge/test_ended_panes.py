@@ -35,7 +35,7 @@ def reconciles_at_a_word(place: World) -> tuple[str, Path]:
     answer = {"result_op": "op-2", "workspace_commit": "c", "payload": "the files moved"}
     line = json.dumps({"reconciled": {**answer, "anchor": {"change_id": "c", "commit_id": "c", "op_id": "o"}}})
     word = place.home / "word"
-    script = f"while [ ! -e {word} ]; do sleep 0.02; done; echo {shlex.quote(line)}"
+    script = f"read attempt; while [ ! -e {word} ]; do sleep 0.02; done; echo {shlex.quote(line)}"
     return shlex.join(["sh", "-c", script]), word
 
 
