@@ -6,8 +6,8 @@ each of them had written down stays.  Receipts cross it as the JSON of contract 
 one wrote.
 
 Each bridge has a text to send.  What a bridge was told is kept, and so are the POSTs and the turns of every id: the
-invariants of protocol-delivery.md section 10 are about those.  Of what a step decides the world carries out whatever
-it says, also if it says to type (see `outlets`).
+invariants of protocol-delivery.md section 10 are about those, and 1 to 10 and 12 are judged here.  What a rule says is
+carried out, whatever it is, also if it is to type (see `outlets`).
 
 Where a world has damage, the claim's file and every record of the service may become unreadable in any state, some at
 once.  The claim's file may be readable again at any time; a record of the service is mended with no service running.

@@ -9,6 +9,10 @@ Two pumps poll one pane, for two deliveries, whose callers ask again whenever th
 where it lies, not in the memory of a service that has read it before; it is mended with no service running, as
 docs/deliveries.md says.  Another world has one pump and a service of another make, that hands out pages of several
 events and the same ones again, whatever it was told: what a pump owes it owes to any service.
+
+Judged here are laws 10, 11 and 12, and what laws 2 and 7 and section 1.4 say of messages to a pane.  Law 11 is one
+write an event and pump life; where the service is ours it is one over all lives, since nothing is handed out twice, and
+what counts as delivered was written whole.
 """
 
 from __future__ import annotations
