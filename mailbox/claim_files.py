@@ -27,7 +27,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
-from fencepost.mailbox.claim import (
+from fencepost.mailbox.claim_record import (
     CLAIM_BYTES_MAX,
     Claim,
     CorruptClaim,

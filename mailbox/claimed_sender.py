@@ -18,20 +18,18 @@ from pathlib import Path
 from typing import Protocol
 
 from fencepost.mailbox.claim import (
-    Claim,
     Finding,
     Judged,
     Outcome,
     Response,
     Step,
-    check_scope,
-    fingerprint_of,
     judge_binding,
     judge_post,
     judge_receipt,
     judge_text,
 )
 from fencepost.mailbox.claim_files import Blocked, ClaimFiles, Locked, Removed, Unwritable
+from fencepost.mailbox.claim_record import Claim, check_scope, fingerprint_of
 from fencepost.mailbox.delivery_ids import check_delivery_id
 from fencepost.mailbox.ladder import Stage, Stop
 

@@ -40,6 +40,7 @@ PURE = {
     "fencepost.actors.tool_writes",
     "fencepost.mailbox.address",
     "fencepost.mailbox.claim",
+    "fencepost.mailbox.claim_record",
     "fencepost.mailbox.delivery_ids",
     "fencepost.mailbox.delivery_records",
     "fencepost.mailbox.errors",
