@@ -24,19 +24,18 @@ from fencepost.actors.delivery_messages import (
     can_carry,
 )
 from fencepost.actors.delivery_state import (
+    Begin,
+    Fenced,
     Heard,
+    Journal,
     Message,
-    blocked_report,
-    pending_report,
-    report_of,
-    unreadable_report,
+    judge_call,
     words,
 )
 from fencepost.actors.delivery_waiting import Pending
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, UnmappedMechanism
-from fencepost.mailbox.ladder import Stop
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.text import storable_text
 
@@ -58,47 +57,32 @@ class Intake:
         mechanism = desk.mechanisms.get(outbound.via)
         if mechanism is None:
             raise UnmappedMechanism.not_given(outbound.via)
-        try:
-            report = await self._report_instead(outbound)
-        except CorruptRecord as damage:
-            detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {damage}"
-            report = unreadable_report(outbound.delivery_id, outbound.via, detail)
-        row = desk.row
-        if report is not None:
-            desk.actor.answer(envelope, report)
-        elif row is None:
-            await self._begin(envelope, self._message_of(outbound), mechanism)
-        elif desk.native.can_inspect(row):
-            desk.native.look_again(row, envelope)
-        else:
-            desk.actor.answer(envelope, blocked_report(row, asked_id=outbound.delivery_id))
+        journal = await self._look(outbound)
+        row, pending = desk.row, None if desk.pending is None else desk.pending.message
+        # Whether the unresolved delivery is a chat turn that goes on, and was said to be pending.
+        goes_on = row is not None and row.delivery_id in desk.waiting.lapsed
+        match judge_call(outbound, journal, pending, goes_on=goes_on):
+            case Begin():
+                await self._begin(envelope, self._message_of(outbound), mechanism)
+            case Fenced(original) if desk.native.can_inspect(original):
+                desk.native.look_again(original, envelope)
+            case Fenced(report=report) | (DeliveryReport() as report):
+                desk.actor.answer(envelope, report)
 
-    async def _report_instead(self, outbound: Outbound) -> DeliveryReport | None:
-        """The report of a call that begins nothing, or None; a fence that might still be lifted is none yet."""
-        known = await self._known(outbound)
-        row, pending = self._desk.row, self._desk.pending
-        if known is not None and known.delivery_id != (row and row.delivery_id):
-            return report_of(known, asked=outbound.text)
-        if pending is not None:
-            return blocked_report(pending.message, asked_id=outbound.delivery_id)
-        if row is not None and row.outcome is None:
-            # A chat turn that goes on, and was said to be pending, is so once more.
-            goes_on = known is not None and row.delivery_id in self._desk.waiting.lapsed
-            return pending_report(row) if goes_on else blocked_report(row, asked_id=outbound.delivery_id)
-        if not outbound.text.strip():
-            return _rejected(outbound, "the text is blank")
-        return None
-
-    async def _known(self, outbound: Outbound) -> DeliveryRecord | None:
-        """The row of the id that is asked for; on the way, look whether all that fences can be read."""
+    async def _look(self, outbound: Outbound) -> Journal | CorruptRecord:
+        """The row of the id that is asked for and the one that fences, or what keeps them from being read."""
+        desk = self._desk
         unresolved = Query(DeliveryRecord, {"mechanism": outbound.via, "resolved_at": None})
-        mine = Query(DeliveryRecord, {"pane_id": self._desk.pane_id, "resolved_at": None})
+        mine = Query(DeliveryRecord, {"pane_id": desk.pane_id, "resolved_at": None})
         same = Query(DeliveryRecord, {"delivery_id": outbound.delivery_id})
-        _, fencing, rows = await self._desk.system.line.load(unresolved, mine, same)
-        self._desk.row = next(iter(fencing), None)
-        if rows and rows[0].pane_id != self._desk.pane_id:
+        try:
+            _, fencing, rows = await desk.system.line.load(unresolved, mine, same)
+        except CorruptRecord as damage:
+            return damage
+        desk.row = next(iter(fencing), None)
+        if rows and rows[0].pane_id != desk.pane_id:
             raise another_panes(rows[0].delivery_id)
-        return rows[0] if rows else None
+        return Journal(known=next(iter(rows), None), fencing=desk.row)
 
     def _message_of(self, outbound: Outbound) -> Message:
         desk = self._desk
@@ -129,15 +113,3 @@ class Intake:
 def another_panes(delivery_id: str) -> InvalidTransition:
     """What a call gets whose id another pane has used."""
     return InvalidTransition(f"{delivery_id} is the id of a delivery to another pane")
-
-
-def _rejected(outbound: Outbound, detail: str) -> DeliveryReport:
-    """The report of a message that is turned down before anything is written (DA-15)."""
-    return DeliveryReport(
-        delivery_id=outbound.delivery_id,
-        stage=None,
-        stop=Stop.REJECTED,
-        mechanism=outbound.via,
-        outcome="rejected",
-        detail=detail,
-    )

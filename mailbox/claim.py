@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Final, TypeAlias
 
 from fencepost.mailbox.claim_record import TEXT_BYTES_MAX, Claim, fingerprint_of, fits, object_in
@@ -33,18 +33,24 @@ __all__ = [
     "ABANDONED",
     "RULES",
     "TEXT_BYTES_MAX",
+    "Blocked",
     "Claim",
     "ClaimState",
     "Finding",
     "Judged",
+    "Locked",
     "Outcome",
+    "Removed",
     "Response",
     "Rule",
     "Step",
+    "Unwritable",
     "fingerprint_of",
     "judge_binding",
+    "judge_hindrance",
     "judge_post",
     "judge_receipt",
+    "judge_removal",
     "judge_text",
 ]
 
@@ -64,6 +70,29 @@ class Response:
 
 Outcome: TypeAlias = "Response | Exception"
 """What became of a request: an answer, or what the transport raised."""
+
+
+# -- what a use of the claim's files can come to ------------------------------------------------------------------
+
+
+class Locked(Exception):  # noqa: N818 - becomes a report one frame up
+    """The lock is there."""
+
+
+class Blocked(Exception):  # noqa: N818
+    """What is there cannot be read or trusted, so nothing may be sent."""
+
+
+class Unwritable(Exception):  # noqa: N818
+    """Nothing could be written, and nothing is in the way."""
+
+
+class Removed(Enum):
+    """What a removal came to."""
+
+    REMOVED = auto()
+    NOT_THERE = auto()  # no claim, or a newer one of another delivery
+    ABANDONED = auto()  # its owner has given it up
 
 
 # -- the table (protocol-delivery.md section 5) ----------------------------------------------------------------------
@@ -259,6 +288,21 @@ def judge_receipt(claim: Claim, fingerprint: str, outcome: Outcome) -> Judged:
     if fingerprint == claim.fingerprint:
         return Judged(Finding.RECEIPT_STORED, exact[1])
     return Judged(Finding.RECEIPT_STORED_OTHER_TEXT, f"the original is {claim.delivery_id}")
+
+
+def judge_hindrance(hindrance: Locked | Blocked | Unwritable) -> Judged:
+    """Say which row a claim's files came to that could not be used, so that nothing was read or sent."""
+    if isinstance(hindrance, Locked):
+        return Judged(Finding.LOCKED, str(hindrance))
+    return Judged(Finding.CORRUPT if isinstance(hindrance, Blocked) else Finding.UNWRITABLE, str(hindrance))
+
+
+def judge_removal(judged: Judged, came_of_it: Removed | Locked | Blocked | Unwritable) -> Judged:
+    """Say which row an answer comes to once its claim was to be removed: what stands and cannot be removed is told."""
+    if isinstance(came_of_it, Removed):
+        return Judged(Finding.ABANDONED) if came_of_it is Removed.ABANDONED else judged
+    # What the service said must not be told while the claim still stands; it can be asked again.
+    return Judged(Finding.NOT_CLEARED, str(came_of_it))
 
 
 def _exact_receipt(claim: Claim, response: Response) -> tuple[str, str | None] | None:
