@@ -111,6 +111,7 @@ async def open_bridge(
     book = PaneBook(folder / "panes.json")
     adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), book, harnesses)}
     launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
+    launcher.hold()
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
@@ -124,8 +125,8 @@ async def open_bridge(
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
-        watcher = Watcher(supervisor, launcher, book, processes.start_again)
-        launcher.listen(processes.started, watcher.watch)
+        watcher = Watcher(supervisor, launcher, book, processes.start_again, processes.leave)
+        launcher.listen(processes.started, watcher.watch, decline=processes.decline)
         left = await _taken_over(store, launcher, processes, watcher)
 
         async def watch() -> None:
@@ -158,12 +159,16 @@ async def _tell_hooks(folder: Path, supervisor: Supervisor, harnesses: Harnesses
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
     """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
     kept = await trio.to_thread.run_sync(incarnations_kept, store)
+    launcher.settle(kept.latest)
     living = await launcher.take_over(kept.live, kept.retired)
     book = launcher.book
-    for pane_id, incarnation_id in kept.live.items():
-        if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
-            processes.started(pane_id, incarnation_id)
-            watcher.watch(pane_id, incarnation_id)
+    async with trio.open_nursery() as nursery:
+        for pane_id, incarnation_id in kept.live.items():
+            if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
+                processes.started(pane_id, incarnation_id)
+                watcher.watch(pane_id, incarnation_id)
+                if book.was_ended(pane_id):
+                    nursery.start_soon(processes.end_again, pane_id)
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 
@@ -217,7 +222,7 @@ def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
     argv = (str(Path(program).absolute()), *argv[1:])  # it is started in the folder of each pane
 
     def cwd_of(pane_id: str) -> str | None:
-        spec = book.get(pane_id)
+        spec = book.next(pane_id)  # who must be told at its start is launched once the files are there
         return None if spec is None else spec.cwd
 
     return CommandReconciler(argv, cwd_of, harnesses.reconcile_seconds)
