@@ -19,7 +19,15 @@ from typing import Final
 import trio
 from attrs import Factory, frozen
 
-from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Options, Reconciler, open_supervisor
+from fencepost.supervisor import (
+    Capabilities,
+    FleetSeatMailbox,
+    HeadSeatOutbox,
+    Options,
+    Reconciler,
+    Supervisor,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
@@ -30,6 +38,7 @@ from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.opencode_claims import OpenClaim, open_claim
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
@@ -99,7 +108,12 @@ async def open_bridge(
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
     adapters = {one.harness: one for one in (*_adapters(folder, book), *harnesses.adapters)}
-    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
+    runtimes: list[Supervisor] = []
+
+    def claim_of(pane_id: str) -> OpenClaim | None:
+        return open_claim(runtimes[0], pane_id)  # nothing is started before the runtime is open
+
+    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url, claim_of)
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
@@ -109,6 +123,7 @@ async def open_bridge(
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
+        runtimes.append(supervisor)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
@@ -165,6 +180,7 @@ def _launcher(
     adapters: Mapping[str, Adapter],
     harnesses: Harnesses,
     fleet_url: Callable[[], str | None],
+    claim_of: Callable[[str], OpenClaim | None],
 ) -> PaneLauncher:
     links: dict[str, str] = {}
 
@@ -172,7 +188,7 @@ def _launcher(
         return adapters[harness].capabilities(version)
 
     hook = HookCommand(deadline_seconds=harnesses.hook_deadline_seconds)
-    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url)
+    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url, claim_of)
     return PaneLauncher(
         starting.command_for,
         book,

@@ -194,6 +194,9 @@ def _tell(folder: Path, pane: str, started: Members, *, prompted: bool) -> None:
     if started.get("startup_delivery_id") is not None:
         untold = "; the prompt was not given" if prompted else ""
         say(f"It is told first what moved while it was away{untold}.")
+    claim = started.get("claim")
+    if claim is not None:
+        say(f"It is not ready for messages: the delivery {shown(claim['delivery_id'])} to it is unresolved.")
     if started.get("attach") is None:
         say(f"What it prints is in {shown(output_path(folder, pane))}")
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 from attrs import frozen
@@ -133,7 +134,7 @@ class World:
             await listening.wait()
             nursery.start_soon(opened.watch)
             with trio.fail_after(PATIENCE_SECONDS):
-                yield Life(opened.bridge)
+                yield Life(opened.bridge, where[0])
             opened.bridge.stopping.asked.set()
             nursery.cancel_scope.cancel()
 
@@ -143,6 +144,7 @@ class Life:
     """An open bridge, for tests."""
 
     bridge: Bridge
+    endpoints: Endpoints
 
     @property
     def supervisor(self) -> Supervisor:
@@ -168,14 +170,17 @@ class Life:
         return await self.until(lambda event: event.kind == kind, after)
 
 
+W = TypeVar("W", bound=World)
+
+
 def moved(number: int = 1) -> BaseTransition:
     return BaseTransition("parent_advance", f"main-{number}", f"main-{number + 1}", f"op-{number}", f"push-{number}")
 
 
 @asynccontextmanager
-async def world() -> AsyncGenerator[World]:
+async def world(kind: type[W] = World) -> AsyncGenerator[W]:
     folder = Path(tempfile.mkdtemp(prefix="fp-"))  # short: a socket's path may have some hundred bytes only
-    made = World(folder)
+    made = kind(folder)
     try:
         yield made
     finally:
