@@ -31,6 +31,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.adapters.opencode import OpenCodeAdapter
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
@@ -72,7 +73,7 @@ class Harnesses:
     settle_seconds: float = 1.0
     """How long a program in a terminal must live for its start to count as one."""
     adapters: tuple[Adapter, ...] = Factory(tuple)
-    """Adapters of one's own, beside Claude Code's and Codex's."""
+    """Adapters of one's own, beside Claude Code's, Codex's and OpenCode's."""
 
 
 @frozen
@@ -169,7 +170,8 @@ def _adapters(folder: Path, book: PaneBook) -> tuple[Adapter, ...]:
         mine = transcript_roots()
         return tuple({*mine, *(root for spec in book.specs() for root in transcript_roots(spec.environment))})
 
-    return ClaudeCodeAdapter(folder / SPOOL, transcripts), CodexAdapter(folder / SPOOL)
+    spool = folder / SPOOL
+    return ClaudeCodeAdapter(spool, transcripts), CodexAdapter(spool), OpenCodeAdapter(spool)
 
 
 def _launcher(

@@ -32,10 +32,12 @@ from fencepost.supervisor.bridge.hook_settings import (
     write_claude_channel,
     write_claude_settings,
     write_codex_home,
+    write_opencode_plugin,
 )
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of, stdin_of
 from fencepost.supervisor.bridge.launchers.held import Command, LaunchError, of_no_pane
 from fencepost.supervisor.bridge.opencode_claims import HARNESS as CLAIMING, OpenClaim, session_to_start
+from fencepost.supervisor.bridge.opencode_plugin import CONTENT_VARIABLE, content_with_plugins_of
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
 
 __all__ = ["Starting", "version_of"]
@@ -45,7 +47,10 @@ _LOOK_SECONDS: Final = 0.05
 _SAID_BYTES_MAX: Final = 1024
 _LINE_MAX: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+[0-9A-Za-z.+-]*")
-_STANDS_STILL: Final = {"claude-code": {"DISABLE_AUTOUPDATER": "1"}}
+_STANDS_STILL: Final = {
+    "claude-code": {"DISABLE_AUTOUPDATER": "1"},
+    "opencode": {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
+}
 """What keeps a harness at the version whose proofs its incarnation was launched with."""
 
 
@@ -77,6 +82,7 @@ class Starting:
         self._check_proofs(launch.pane_id, spec)
         session = self._session(launch, spec)
         settings = self._settings(launch, spec)
+        environment = self._environment(launch, spec, settings)
         prompt, headless = self.book.take_prompt(launch.pane_id), spec.terminal is Terminal.NONE
         argv = command_of(
             launch,
@@ -86,12 +92,6 @@ class Starting:
             session=session,
             headless=headless,
         )
-        environment = {
-            **of_no_pane(spec.environment),  # another pane's token would let it speak as that one
-            **_STANDS_STILL.get(launch.harness, {}),
-            **environment_of(launch, settings),
-            **self._ways_in(launch.pane_id),
-        }
         stdin = stdin_of(launch, prompt=prompt, headless=headless)
         return Command(argv, environment, cwd=spec.cwd, stdin=stdin, bare=True)
 
@@ -102,6 +102,18 @@ class Starting:
             claim = self.claim_of(launch.pane_id)
             session_id = session_to_start(launch.harness, session_id, claim, by_a_person=False)
         return _session(launch.harness, session_id, spec.environment)
+
+    def _environment(self, launch: Launch, spec: PaneSpec, settings: str) -> dict[str, str]:
+        ours = environment_of(launch, settings)
+        if CONTENT_VARIABLE in ours:
+            users = spec.environment.get(CONTENT_VARIABLE)
+            ours[CONTENT_VARIABLE] = content_with_plugins_of(ours[CONTENT_VARIABLE], users)
+        return {
+            **of_no_pane(spec.environment),  # another pane's token would let it speak as that one
+            **_STANDS_STILL.get(launch.harness, {}),
+            **ours,
+            **self._ways_in(launch.pane_id),
+        }
 
     def _check_proofs(self, pane_id: str, spec: PaneSpec) -> None:
         """A successor is launched with its predecessor's capabilities, and the program may be another by now."""
@@ -117,6 +129,8 @@ class Starting:
             project = Path(spec.cwd)
             users = project / users_codex_home(spec.environment)
             return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, users, project))
+        if launch.harness == "opencode":
+            return str(write_opencode_plugin(self.folder, launch.incarnation_id, self.hook))
         return str(write_claude_settings(self.folder, launch.incarnation_id, self.hook))
 
     def _channel(self, launch: Launch, spec: PaneSpec) -> list[str]:

@@ -52,7 +52,9 @@ Examples:
 @click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane; the name is yours to choose.")
 @FOLDER
 @click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
-@click.option("--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex.")
+@click.option(
+    "--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex, opencode."
+)
 @click.option("--session", metavar="ID", help="The conversation to go on with.")
 @click.option("--cwd", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Where it runs [here].")
 @click.option("--terminal/--no-terminal", default=True, help="In a tmux pane, or headless with its output in a file.")

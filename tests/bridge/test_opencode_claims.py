@@ -23,11 +23,11 @@ from fencepost.supervisor import (
     check,
     open_supervisor,
 )
-from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.openapi_operator import OPERATOR_RESPONSES
 from fencepost.supervisor.bridge.opencode_claims import ClaimOpen, OpenClaim, report_of, session_to_start
 from fencepost.supervisor.bridge.panes import PaneSpec, Restart
 from fencepost.supervisor.bridge.process_api import _reported
+from fencepost.supervisor.overview import pane_line
 
 ORIGINAL, OTHER = "ses_original", "ses_other"
 A = uid(1)
@@ -85,14 +85,6 @@ def test_ready_is_refused_while_a_claim_is_open(harness, lives, claim, word) -> 
     assert report_of(harness, lives=lives, claim=claim) == word
 
 
-class Adapter(CodexAdapter):
-    """An OpenCode that is told by a restart only."""
-
-    @property
-    def harness(self) -> str:
-        return "opencode"
-
-
 class Place(World):
     """A bridge's world in which a delivery to the pane's OpenCode may have been left unresolved."""
 
@@ -106,7 +98,7 @@ class Place(World):
 
     @asynccontextmanager
     async def open(self, **harnesses):
-        async with self.bridge(adapters=(Adapter(),), **harnesses) as life:
+        async with self.bridge(**harnesses) as life:
             yield life
 
     async def leave_unresolved(self, session: str = ORIGINAL) -> None:
@@ -205,6 +197,8 @@ async def test_what_the_watcher_starts_resumes_the_claims_session_and_no_other(p
         run.tell(exit=0)
         again = await place.next_run()
         assert (again.about["session"], "moved from main-1 to main-2" in again.about["said"]) == (ORIGINAL, True)
+        with life.supervisor.reader() as reader:
+            assert pane_line(reader, "left").process.session_id == ORIGINAL
         await life.processes.end("left")
 
 
