@@ -6,12 +6,15 @@ skipped.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -124,3 +127,33 @@ def opencode_place() -> Iterator[OpenCodePlace]:
                 there.end_processes()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+PASSWORD = "pw"
+
+
+@contextmanager
+def server(there: OpenCodePlace, **environment: str) -> Iterator[tuple[str, Any]]:
+    """`opencode serve`: its URL, and what asks it (method, path, body) for status and answer."""
+    process = there.start("serve", "--port", "0", OPENCODE_SERVER_PASSWORD=PASSWORD, **environment)
+    assert process.stdout is not None
+    url = next(line.split()[-1] for line in process.stdout if "http://" in line)
+    entitled = base64.b64encode(f"opencode:{PASSWORD}".encode()).decode()
+
+    def ask(method: str, path: str, body: object = None, *, token: str = entitled) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json", "authorization": f"Basic {token}"}
+        request = urllib.request.Request(f"{url}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                content = answer.read()
+                return answer.status, json.loads(content) if content else None
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    try:
+        yield url, ask
+    finally:
+        process.kill()
+        process.communicate()

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e.messages_api import Turn, text, tool_use
-from e2e.opencode_place import OPENCODE, VERSION, OpenCodePlace, bash, needs_opencode, opencode_place
+from e2e.opencode_place import OPENCODE, VERSION, OpenCodePlace, bash, needs_opencode, opencode_place, server
 from launch_world import eventually
 
 from fencepost.supervisor.bridge import hook
@@ -66,14 +61,16 @@ def test_the_prompt_and_the_message_of_a_call_are_told_before_it_and_the_end_of_
         seen: list[tuple[str, ...]] = []
         (prompt,) = there.heard("prompt")
         for one in there.heard():
-            match one:
-                case {"kind": "call", "callID": call}:
-                    seen.append(("call", call))
-                case {"type": "message.part.updated", "properties": {"part": {"type": "tool", "callID": call, **part}}}:
-                    seen.append(("part", part["messageID"], call, part["state"]["status"]))
-                case {"type": "message.updated", "properties": {"info": {"role": "assistant", **info}}}:
-                    assert info["parentID"] == prompt["message"]["id"]
-                    seen.append(("message", info["id"], str(info.get("finish")), str("completed" in info["time"])))
+            said = one.get("properties", {})
+            if one["kind"] == "call":
+                seen.append(("call", one["callID"]))
+            elif one.get("type") == "message.part.updated" and said["part"]["type"] == "tool":
+                part = said["part"]
+                seen.append(("part", part["messageID"], part["callID"], part["state"]["status"]))
+            elif one.get("type") == "message.updated" and said["info"]["role"] == "assistant":
+                info = said["info"]
+                assert info["parentID"] == prompt["message"]["id"]
+                seen.append(("message", info["id"], str(info.get("finish")), str("completed" in info["time"])))
         (first, last) = dict.fromkeys(one[1] for one in seen if one[0] == "message")
         at = {one: place for place, one in reversed(list(enumerate(seen)))}
         for call in "ab":
@@ -207,33 +204,6 @@ def test_a_session_goes_on_after_a_kill_and_one_that_there_is_none_of_is_refused
         assert (status, "Session not found" in said) == (1, True)
 
 
-@contextmanager
-def server(there: OpenCodePlace, **environment: str) -> Iterator[Any]:
-    """`opencode serve`: what asks it (method, path, body) for status and answer; the process is `ask.process`."""
-    process = there.start("serve", "--port", "0", OPENCODE_SERVER_PASSWORD="pw", **environment)
-    assert process.stdout is not None
-    url = next(line.split()[-1] for line in process.stdout if "http://" in line)
-    entitled = base64.b64encode(b"opencode:pw").decode()
-
-    def ask(method: str, path: str, body: object = None, *, token: str = entitled) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"content-type": "application/json", "authorization": f"Basic {token}"}
-        request = urllib.request.Request(f"{url}{path}", data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                content = answer.read()
-                return answer.status, json.loads(content) if content else None
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    try:
-        yield ask
-    finally:
-        process.kill()
-        process.communicate()
-
-
 def said_in(history: list[dict[str, Any]], message_id: str) -> list[str]:
     return [part["text"] for one in history if one["info"]["id"] == message_id for part in one["parts"]]
 
@@ -244,7 +214,7 @@ def test_the_server_keeps_a_message_under_the_callers_id_and_adds_to_it_when_it_
         held = Turn.held(text("well"))
         there.api.play("go now", held)
         there.api.play("go on")
-        with server(there) as ask:
+        with server(there) as (_, ask):
             assert ask("GET", "/session", token="none")[0] == 401
             _, session = ask("POST", "/session", {})
             path = f"/session/{session['id']}"
@@ -266,7 +236,7 @@ def test_the_server_keeps_a_message_under_the_callers_id_and_adds_to_it_when_it_
             assert ask("POST", f"{path}/prompt_async", {**said, "messageID": "1"})[0] == 400
             assert ask("POST", "/session/ses_nobodys/prompt_async", said)[0] == 404
             before = ask("GET", f"{path}/message")[1]
-        with server(there) as ask:
+        with server(there) as (_, ask):
             assert ask("GET", f"{path}/message")[1] == before
 
 
@@ -274,7 +244,7 @@ def test_what_is_taken_back_and_what_is_compacted_is_told() -> None:
     with opencode_place() as there:
         there.api.play("go now")
         there.api.play("go on")
-        with server(there, **logging(there)) as ask:
+        with server(there, **logging(there)) as (_, ask):
             _, session = ask("POST", "/session", {})
             path = f"/session/{session['id']}"
             _, answer = ask("POST", f"{path}/message", {"parts": [{"type": "text", "text": "go now"}]})
