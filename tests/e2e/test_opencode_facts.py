@@ -138,7 +138,7 @@ def test_our_plugin_is_loaded_beside_others_and_lets_run_what_the_hook_program_i
         (there.project / ".opencode" / "plugins" / "fencepost.js").write_text("export default async () => ({})")
         (there.project / "opencode.json").write_text('{"plugin": []}')
         told = there.folder / "told"
-        tell = ["sh", "-c", f"cat >> {told}; echo >> {told}"]
+        tell = ["sh", "-c", f"printf '%s\\n' \"$(cat)\" >> {told}"]  # in one write: calls are told at the same time
         there.api.play("go now", PARALLEL)
         there.run("run", prompt="go now", **there.plugin(plugin_source(dict.fromkeys(OPENCODE_EVENTS, tell), 30)))
         assert there.files() == ["opencode.json", "x", "y"]
@@ -158,7 +158,7 @@ def test_a_nested_agents_calls_have_the_hook_and_a_session_of_their_own() -> Non
         )
         there.api.play("do a part", PARALLEL)
         told = there.folder / "told"
-        tell = ["sh", "-c", f"cat >> {told}; echo >> {told}"]
+        tell = ["sh", "-c", f"printf '%s\\n' \"$(cat)\" >> {told}"]  # in one write: calls are told at the same time
         there.run("run", prompt="go now", **there.plugin(plugin_source(dict.fromkeys(OPENCODE_EVENTS, tell), 30)))
         said = [json.loads(line) for line in told.read_text().splitlines()]
         nested = [one for one in said if "agent_id" in one]
