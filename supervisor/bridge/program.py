@@ -33,6 +33,7 @@ from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
+from fencepost.supervisor.bridge.adapters.opencode import OpenCodeAdapter
 from fencepost.supervisor.bridge.adapters.spool import tell_hooks
 from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
@@ -41,6 +42,7 @@ from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.opencode_claims import OpenClaim, open_claim
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
@@ -74,7 +76,7 @@ class Harnesses:
     settle_seconds: float = 1.0
     """How long a program in a terminal must live for its start to count as one."""
     adapters: tuple[Callable[[Gate], Adapter], ...] = Factory(tuple)
-    """Make adapters of one's own, with the bridge's gate, beside Claude Code's and Codex's."""
+    """Make adapters of one's own, with the bridge's gate, beside Claude Code's, Codex's and OpenCode's."""
 
 
 @frozen
@@ -110,7 +112,12 @@ async def open_bridge(
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
     adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), book, harnesses)}
-    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
+    runtimes: list[Supervisor] = []
+
+    def claim_of(pane_id: str) -> OpenClaim | None:
+        return open_claim(runtimes[0], pane_id)  # nothing is started before the runtime is open
+
+    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url, claim_of)
     launcher.hold()
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
@@ -121,6 +128,7 @@ async def open_bridge(
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
+        runtimes.append(supervisor)
         await _tell_hooks(folder, supervisor, harnesses)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
@@ -178,7 +186,8 @@ def _adapters(gate: Gate, book: PaneBook, harnesses: Harnesses) -> tuple[Adapter
         mine = transcript_roots()
         return tuple({*mine, *(root for spec in book.specs() for root in transcript_roots(spec.environment))})
 
-    return ClaudeCodeAdapter(gate, transcripts), CodexAdapter(gate), *(make(gate) for make in harnesses.adapters)
+    ours = (ClaudeCodeAdapter(gate, transcripts), CodexAdapter(gate), OpenCodeAdapter(gate))
+    return *ours, *(make(gate) for make in harnesses.adapters)
 
 
 def _launcher(
@@ -189,6 +198,7 @@ def _launcher(
     adapters: Mapping[str, Adapter],
     harnesses: Harnesses,
     fleet_url: Callable[[], str | None],
+    claim_of: Callable[[str], OpenClaim | None],
 ) -> PaneLauncher:
     links: dict[str, str] = {}
 
@@ -196,7 +206,7 @@ def _launcher(
         return adapters[harness].capabilities(version)
 
     hook = HookCommand(deadline_seconds=harnesses.hook_deadline_seconds)
-    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url)
+    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url, claim_of)
     return PaneLauncher(
         starting.command_for,
         book,
