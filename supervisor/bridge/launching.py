@@ -34,6 +34,8 @@ __all__ = ["PaneLauncher", "output_path"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
+NOTES: Final = Path("launcher", "processes")
+"""Below the bridge's folder, the notes of its processes."""
 _LAST_WORDS_MAX: Final = 500
 
 
@@ -64,11 +66,11 @@ class PaneLauncher:
 
     def __attrs_post_init__(self) -> None:
         """Make the two launchers over one folder."""
-        for name in ("launcher", "output"):
+        for name in (NOTES.parent, "output"):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         self._child = ChildProcessLauncher(
             self.command_for,
-            self.folder / "launcher",
+            self.folder / NOTES.parent,
             grace_seconds=self.grace_seconds,
             socket_path=self.socket_path,
             store_url=self.store_url,
@@ -77,7 +79,7 @@ class PaneLauncher:
         )
         self._tmux = TmuxLauncher(
             self.command_for,
-            self.folder / "launcher",
+            self.folder / NOTES.parent,
             server=self.tmux_server,
             session=self.tmux_server,
             grace_seconds=self.grace_seconds,

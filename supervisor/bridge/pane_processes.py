@@ -76,7 +76,9 @@ class PaneProcesses:
                 self.book.put(pane_id, evolve(spec, version=version, wanted=True))
                 return await self._settled(spec, await self._launch(pane_id, spec, version))
             except LaunchBlocked:
-                self.book.replace(pane_id, old)  # the runtime started nothing: what was there is what is to be started
+                # The runtime started nothing: what was there is what is to be started.  Where nothing was known, the
+                # operator has said now where the pane works, and what may be started there once it may be.
+                self.book.replace(pane_id, old or evolve(spec, version=version, wanted=True, prompt=None))
                 raise
             except Exception:
                 await self._not_started(pane_id, before, lambda: self.book.replace(pane_id, old))

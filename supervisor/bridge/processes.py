@@ -92,6 +92,10 @@ class ProcessNote:
     boot_id: str
     family: tuple[Identity, ...] = ()
     """Who else was found to belong, once a stop has begun."""
+    cwd: str | None = None
+    """The folder it was started in, if its command named one."""
+    environment: Mapping[str, str] = field(factory=dict[str, str], hash=False, repr=False)
+    """What was noted of its environment (`HeldLauncher.noted_variables`)."""
 
     @property
     def leader(self) -> Identity:

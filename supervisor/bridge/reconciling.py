@@ -53,6 +53,10 @@ T = TypeVar("T")
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A payload has 1 MiB at most, and JSON can spell a character of one byte with six."""
+NO_FOLDER: Final = (
+    "the bridge does not know in which folder this pane works, so nothing moves its files: start a program in it "
+    "again, which is refused but tells the folder, then resolve"
+)
 _PART_BYTES: Final = 65_536
 _STDERR_BYTES_MAX: Final = 4096
 _GRACE_SECONDS: Final = 2.0
@@ -87,7 +91,8 @@ class Notice:
 class CommandReconciler:
     """Runs a program for each attempt; see the module.  Runs on trio, needs Linux.
 
-    `cwd_of` answers the folder of a pane; `timeout_seconds` is for a whole attempt.
+    `cwd_of` answers the folder of a pane, or None where it is not known: then the program is not run, since it would
+    change the files of another place, and a person must look.  `timeout_seconds` is for a whole attempt.
     """
 
     argv: tuple[str, ...]
@@ -96,24 +101,27 @@ class CommandReconciler:
 
     async def reconcile(self, attempt: AttemptView) -> Reconciled | NeedsRecovery | Diverged:
         """See `Reconciler.reconcile`.  Raises `NoAnswer`, OSError, `StillRunning`."""
+        cwd = self.cwd_of(attempt.intent.pane_id)
+        if cwd is None:
+            return NeedsRecovery(NO_FOLDER)
         mark = f"reconcile:{attempt.intent.intent_id}"
         await _gone(mark)
         try:
             with trio.fail_after(self.timeout_seconds):
-                return await self._run(attempt, mark)
+                return await self._run(attempt, mark, cwd)
         except trio.TooSlowError:
             raise NoAnswer(f"{self.argv[0]!r} took longer than {self.timeout_seconds:g} seconds") from None
         finally:
             with trio.CancelScope(shield=True):
                 await _gone(mark)
 
-    async def _run(self, attempt: AttemptView, mark: str) -> Reconciled | NeedsRecovery | Diverged:
+    async def _run(self, attempt: AttemptView, mark: str, cwd: str) -> Reconciled | NeedsRecovery | Diverged:
         process = await trio.lowlevel.open_process(
             list(self.argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=self.cwd_of(attempt.intent.pane_id),
+            cwd=cwd,
             env={**bridge_environment(), "FENCEPOST_PANE": attempt.intent.pane_id, INCARNATION_VARIABLE: mark},
             start_new_session=True,
         )

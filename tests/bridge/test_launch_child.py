@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from launch_world import PARTS, end, eventually, harness, marked, new_launch, running, told, view_of
 
 from fencepost.supervisor import StartupDelivery
@@ -263,6 +264,27 @@ async def test_anothers_note_and_a_note_of_other_types_are_damage(launcher) -> N
         path.write_text(json.dumps({**json.loads(path.read_text()), "family": family}), encoding="ascii")
         with pytest.raises(DamagedNote, match=r"family|relative"):
             await made.stop(view_of(launch))
+    for member in ({"cwd": 1}, {"cwd": "home"}, {"environment": []}, {"environment": {"HOME": 1}}):
+        made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, 1, "boot"))
+        path.write_text(json.dumps({**json.loads(path.read_text()), **member}), encoding="ascii")
+        with pytest.raises(DamagedNote, match=r"folder|environment"):
+            await made.stop(view_of(launch))
+
+
+async def test_a_note_tells_where_the_process_works_and_one_of_an_earlier_version_is_read_without(launcher) -> None:
+    launch, made = new_launch(), launcher("obeys")
+    command_for = made._command_for
+    made._command_for = lambda launch: evolve(command_for(launch), cwd="/")
+    await made.start(launch)
+    note = made.note_of(launch.incarnation_id)
+    assert note.cwd == "/"
+    assert note.environment == {name: os.environ[name] for name in made.noted_variables if name in os.environ}
+    path = made._notes._path(launch.incarnation_id)
+    members = json.loads(path.read_text())
+    path.write_text(json.dumps({name: kept for name, kept in members.items() if name not in {"cwd", "environment"}}))
+    older = made.note_of(launch.incarnation_id)
+    assert (older.leader, older.cwd, older.environment) == (note.leader, None, {})
+    await made.stop(view_of(launch))
 
 
 async def test_a_bridge_does_not_end_itself(launcher) -> None:

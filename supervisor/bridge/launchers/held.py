@@ -89,6 +89,8 @@ class HeldLauncher(ABC):
 
     kept_variables: tuple[str, ...] = ()
     """Variables that the place where the process runs decides, not the bridge."""
+    noted_variables = ("HOME", "CLAUDE_CONFIG_DIR")
+    """Variables that are kept in the note: they tell where a harness keeps what proves its turns."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class HeldLauncher(ABC):
         command = self._command_for(launch)
         try:
             with self._spawned(launch, self._marks(launch), command) as (pid, gate):
-                self._note(launch, pid)
+                self._note(launch, pid, command)
                 self._before_it_runs(launch, pid)
                 gate.settimeout(START_SECONDS)
                 _open(gate, self._order(launch, command))
@@ -198,10 +200,11 @@ class HeldLauncher(ABC):
                 os.waitpid(pid, os.WNOHANG)
             del self._children[incarnation_id]
 
-    def _note(self, launch: Launch, pid: int) -> None:
+    def _note(self, launch: Launch, pid: int, command: Command) -> None:
         identity = identity_of(pid)
         if identity is None:
             raise LaunchError("the process ended before it was written down")
+        given = _environment_of(command)
         self._notes.write(
             ProcessNote(
                 pane_id=launch.pane_id,
@@ -210,6 +213,8 @@ class HeldLauncher(ABC):
                 start_time=identity.start_time,
                 pgid=pid,
                 boot_id=boot_id(),
+                cwd=command.cwd if command.cwd is None else str(Path(command.cwd).absolute()),
+                environment={name: value for name, value in given.items() if name in self.noted_variables},
             )
         )
 
@@ -219,7 +224,7 @@ class HeldLauncher(ABC):
             stdin = str(self._notes.write_input(launch.incarnation_id, command.stdin))
         return {
             "argv": command.argv,
-            "env": {**({} if command.bare else bridge_environment()), **command.environment, **self._marks(launch)},
+            "env": {**_environment_of(command), **self._marks(launch)},
             "keep": self.kept_variables,
             "cwd": command.cwd,
             "stdin": stdin,
@@ -234,6 +239,10 @@ class HeldLauncher(ABC):
         if launch.startup is not None:
             marks["FENCEPOST_STARTUP"] = launch.startup.startup_delivery_id
         return marks
+
+
+def _environment_of(command: Command) -> dict[str, str]:
+    return {**({} if command.bare else bridge_environment()), **command.environment}
 
 
 def bridge_environment() -> dict[str, str]:

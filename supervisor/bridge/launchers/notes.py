@@ -124,7 +124,25 @@ def _decode(path: Path) -> ProcessNote:
         raise DamagedNote(f"{path} is no note of version {_VERSION}")
     if any(type(members.get(name)) is not kind for name, kind in _TYPES.items()):
         raise DamagedNote(f"{path} lacks a member, or one is of another type")
-    return ProcessNote(**{name: members[name] for name in _TYPES}, family=tuple(_identities(path, members)))
+    return ProcessNote(
+        **{name: members[name] for name in _TYPES},
+        family=tuple(_identities(path, members)),
+        cwd=_cwd(path, members.get("cwd")),
+        environment=_environment(path, members.get("environment", {})),
+    )
+
+
+def _cwd(path: Path, found: object) -> str | None:
+    """An older note has none."""
+    if found is None or (isinstance(found, str) and found.startswith("/") and "\0" not in found):
+        return found
+    raise DamagedNote(f"{path} has a folder that is none: {found!r:.100}")
+
+
+def _environment(path: Path, found: object) -> dict[str, str]:
+    if isinstance(found, dict) and all(isinstance(word, str) for pair in found.items() for word in pair):
+        return found
+    raise DamagedNote(f"{path} has an environment that is none")
 
 
 def _identities(path: Path, members: Mapping[str, object]) -> Iterator[Identity]:
