@@ -148,6 +148,8 @@ class PaneProcesses:
             spec = self.book.get(pane_id)
             if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
                 return None
+            if self.launcher.current(pane_id) not in {None, ended}:
+                return None  # the runtime itself is starting a successor now
             return await self._start(pane_id, spec)
 
     async def _check_free(self, pane_id: str, *, replace: bool) -> None:

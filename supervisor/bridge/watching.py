@@ -47,6 +47,8 @@ _OWED: Final = frozenset(
 )
 _PAUSE_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 60.0
+_OWED_TRIES_MAX: Final = 6
+"""With the pauses between them that is half a minute: what fails longer fails for another reason than the moment."""
 _SETTLED_SECONDS: Final = 60.0
 """A process that lived as long starts its pane's pauses over."""
 
@@ -157,8 +159,10 @@ class Watcher:
         if not await self._wants_another(pane_id, spec.restart):
             self.book.unwanted(pane_id)
             return
+        tried = 0
         while True:
             await trio.sleep(self._pause(pane_id))
+            tried += 1
             try:
                 await _asked(lambda: self.start_again(pane_id, ended))
             except LaunchBlocked as blocked:
@@ -167,8 +171,8 @@ class Watcher:
             except FencepostError:
                 raise
             except Exception:
-                if spec.restart is not Restart.ALWAYS:
-                    raise
+                if spec.restart is not Restart.ALWAYS and tried >= _OWED_TRIES_MAX:
+                    raise  # it stays wanted, so the next life of the bridge tries again
                 log.exception("pane %r could not be started; it is tried again", pane_id)
             else:
                 return

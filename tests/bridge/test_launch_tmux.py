@@ -150,6 +150,19 @@ async def test_a_server_that_is_gone_hinders_no_stop_and_no_start(launcher, tmp_
     await made.stop(view_of(again))
 
 
+@pytest.mark.parametrize("launchers", [1, 3], ids=["one bridge", "three of one user"])
+async def test_panes_that_are_started_at_once_on_a_server_that_is_not_there_yet_all_start(launcher, launchers) -> None:
+    made = [launcher("obeys") for _ in range(launchers)]
+    launches = {new_launch(f"pane-{number}"): made[number % launchers] for number in range(6)}
+    async with trio.open_nursery() as nursery:
+        for launch, its in launches.items():
+            nursery.start_soon(its.start, launch)
+    assert sorted(made[0].panes()) == sorted(made[0].processes()) == sorted(one.pane_id for one in launches)
+    async with trio.open_nursery() as nursery:
+        for launch, its in launches.items():
+            nursery.start_soon(its.stop, view_of(launch))
+
+
 async def test_a_window_that_was_closed_is_made_again(launcher, server) -> None:
     first, second, made = new_launch(), new_launch(), launcher("obeys")
     await made.start(first)

@@ -376,6 +376,40 @@ async def test_a_start_that_must_wait_for_a_reconciliation_comes_after_it(autoju
     assert states == []
 
 
+@pytest.mark.parametrize("failures", [3, 1000])
+async def test_a_start_that_fails_for_the_moment_is_tried_again_though_not_for_ever(autojump_clock, failures, caplog):
+    crashing, book, tried = Crashing(), PaneBook(), []
+    book.put("left", PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", wanted=True))
+
+    async def start_again(*_what: object) -> None:
+        tried.append(trio.current_time())
+        if len(tried) <= failures:
+            raise TmuxError("tmux refused 'new-window': the moment")
+
+    async def owed() -> list:
+        return [SimpleNamespace(state=IntentState.DETECTED, incarnation_id=None, mode=None)]
+
+    crashing.intents = owed
+    with trio.move_on_after(600):
+        await Watcher(crashing, crashing, book, start_again).run(["left"])
+    assert len(tried) == (4 if failures == 3 else 6)
+    assert book.wants("left")  # by the next life of the bridge, if this one gave up
+    assert ("could not be started again" in caplog.text) == (failures == 1000)
+
+
+async def test_a_start_leaves_the_successor_alone_that_the_runtime_itself_is_starting(place: World):
+    async with place.bridge() as life:
+        first = await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        starting = life.processes.launcher._current
+        starting["left"] = "incarnation-2"
+        assert await life.processes.start_again("left", first.incarnation_id) is None
+        starting["left"] = first.incarnation_id
+        assert await run.batch("b1") == [None]
+        await life.processes.end("left")
+
+
 async def test_a_process_without_a_terminal_is_started_again_with_what_moved_as_its_first_input(place: World):
     async with place.bridge() as life:
         await life.processes.run("left", place.spec(prompt="go"))
