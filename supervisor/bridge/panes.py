@@ -19,6 +19,7 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from attrs.validators import instance_of, optional
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.launchers.commands import ARGUMENT_BYTES_MAX
 from fencepost.supervisor.bridge.seats import replace_private
 
@@ -235,4 +236,4 @@ def _read(path: Path) -> dict[str, PaneSpec]:
             raise ValueError(f"version {whole['version']!r}")
         return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r:.300}; move it away, and start the panes again") from error
+        raise ValueError(f"{path} is damaged: {error_told(error)}; move it away, and start the panes again") from error

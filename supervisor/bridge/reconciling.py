@@ -197,7 +197,7 @@ class _Talk:
                 case {"diverged": dict(members)}:
                     return _checked(Diverged, members)
                 case other:
-                    raise NoAnswer(f"no such line is known: {other!r:.200}")
+                    raise NoAnswer(f"no such line is known: {_shape(other)}")
 
     async def until_ended(self, process: trio.Process) -> None:
         """Return when the program has ended as it must.  One that says more after its answer has given none."""
@@ -211,7 +211,7 @@ class _Talk:
         if status != 0:
             raise NoAnswer(f"it answered, and then ended with status {status}")
         if self._read.strip():
-            raise NoAnswer(f"it wrote more after its answer: {bytes(self._read[:200])!r}")
+            raise NoAnswer(f"it wrote more after its answer: {len(self._read)} bytes at least")
 
     async def _hear_the_rest(self) -> None:
         with suppress(trio.BrokenResourceError):
@@ -237,8 +237,16 @@ class _Talk:
         del self._read[: end + 1]
         try:
             return json.loads(line)
-        except (ValueError, RecursionError):
-            raise NoAnswer(f"it wrote a line that is no JSON: {line!r:.200}") from None
+        except (ValueError, RecursionError) as error:
+            raise NoAnswer(f"it wrote a line of {len(line)} bytes that is no JSON: {error!s:.200}") from None
+
+
+def _shape(line: object) -> str:
+    """What a line is like, without what it says: a payload may be in it."""
+    if not isinstance(line, dict):
+        return f"it is a {type(line).__name__}, and no object"
+    within = {name: type(value).__name__ for name, value in line.items()}
+    return f"its members are {within!a:.200}"
 
 
 _TOLD: Final = ("intent_id", "pane_id", "kind", "from_base", "to_base", "classification_op", "triggers")

@@ -21,6 +21,7 @@ import trio
 from attrs import define, field
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.peers import PROC, Process, lineage, process
 
 __all__ = ["Member", "NotThere", "SeatRegistry", "Seats"]
@@ -154,7 +155,7 @@ def _read(path: Path) -> dict[str, Member]:
             Member(str(one["pane_id"]), str(one["link_sha256"]), _process(one["process"])) for one in whole["seats"]
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}; move it away, and admit the panes again") from error
+        raise ValueError(f"{path} is damaged: {error_told(error)}; move it away, and admit the panes again") from error
     return {one.pane_id: one for one in members}
 
 

@@ -318,6 +318,18 @@ async def test_what_cannot_be_started_leaves_nothing(tmp_path, command: Command,
     assert list((tmp_path / "processes").iterdir()) == []
 
 
+@pytest.mark.parametrize("program", ["no-such-program", sys.executable])
+async def test_a_start_that_fails_tells_the_program_and_not_what_its_agent_is_told(tmp_path, program: str) -> None:
+    command = Command(
+        (program, "the payload"), {"KEY": "the secret"}, cwd="/" if "no" in program else "/none", stdin=b"the prompt"
+    )
+    with pytest.raises(LaunchError, match=program) as caught:
+        await ChildProcessLauncher(lambda _: command, tmp_path).start(new_launch())
+    assert "No such file" in str(caught.value)
+    for said in (repr(caught.value), repr(command)):
+        assert not any(word in said for word in ("payload", "secret", "prompt"))
+
+
 async def test_a_note_that_cannot_be_written_starts_nothing(launcher, tmp_path, monkeypatch) -> None:
     made, launch = launcher("obeys"), new_launch()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from launch_world import new_launch, running, view_of
 from fencepost.supervisor import ActorCrashed, Applied, IncarnationView, IntentState, Launch, LaunchBlocked
 from fencepost.supervisor.bridge.launchers import Command, DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.operator_handlers import failed
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.peers import process
@@ -423,6 +425,23 @@ async def test_a_process_without_a_terminal_is_started_again_with_what_moved_as_
         assert await again.batch("b1") == [None]
         assert [one.state for one in await life.pane.intents()] == [IntentState.ACKNOWLEDGED]
         await life.processes.end("left")
+
+
+@pytest.mark.parametrize("kept", [PaneBook, Seats])
+def test_of_a_damaged_file_nothing_is_told_that_was_in_it(tmp_path, kept):
+    path = tmp_path / "damaged.json"
+    path.write_bytes(b'{"KEY": "the secret \xff"}')
+    with pytest.raises(ValueError, match=r"is damaged.*in position 20") as caught:
+        kept(path)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_log_does_not_repeat_what_an_operator_was_told(caplog):
+    caplog.set_level(logging.DEBUG)
+    status, said = failed(409, ValueError("'the prompt' is no option"))
+    assert (status, said["error"]) == (409, "'the prompt' is no option")
+    assert "operator: 409 (ValueError)" in caplog.text
+    assert "prompt" not in caplog.text
 
 
 def test_what_cannot_be_written_down_is_not_believed_either(tmp_path):

@@ -91,6 +91,22 @@ async def test_it_may_say_that_a_human_must_look(how, state, reason):
     assert not isinstance(said, BlockPayload)
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("line", "the payload"),
+        ("line", '["the payload"]'),
+        ("line", '{"reconciled": "the payload"}'),
+        ("line", '{"reconciled": {"payload": "the payload"}}'),
+        ("more", "the payload"),
+    ],
+)
+async def test_what_it_may_have_said_to_the_agent_is_told_to_nobody_else(how):
+    with pytest.raises(NoAnswer) as caught:
+        await command(*how).reconcile(Attempt())
+    assert "the payload" not in str(caught.value)
+
+
 async def test_where_no_folder_is_known_nothing_is_run_and_a_human_must_look(tmp_path):
     told = tmp_path / "told"
     said, intent = await settled(command("plan", str(told), cwd=None))

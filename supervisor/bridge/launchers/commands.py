@@ -173,7 +173,11 @@ def check_prompt(prompt: str | None) -> None:
         return
     if prompt.startswith("-") or "\0" in prompt:
         raise ValueError("a first input may neither begin with '-' nor hold a NUL: no command line can carry it")
-    if len(prompt.encode("utf-8", "surrogateescape")) > ARGUMENT_BYTES_MAX:
+    try:
+        size = len(prompt.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise ValueError("a first input may hold no lone surrogate: no command line can carry it") from None
+    if size > ARGUMENT_BYTES_MAX:
         raise ValueError(f"a first input may have {ARGUMENT_BYTES_MAX} bytes: no command line can carry more")
 
 

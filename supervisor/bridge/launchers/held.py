@@ -68,10 +68,10 @@ class Command:
     process reads from an empty input without it; a process in a terminal reads from the terminal.
     """
 
-    argv: tuple[str, ...] = field(converter=tuple[str, ...])
-    environment: Mapping[str, str] = field(factory=dict[str, str])
+    argv: tuple[str, ...] = field(converter=tuple[str, ...], repr=False)
+    environment: Mapping[str, str] = field(factory=dict[str, str], repr=False)
     cwd: str | None = None
-    stdin: bytes | None = None
+    stdin: bytes | None = field(default=None, repr=False)
     bare: bool = False
 
 
@@ -181,7 +181,7 @@ class HeldLauncher(ABC):
                 self._note(launch, pid, command)
                 self._before_it_runs(launch, pid)
                 gate.settimeout(START_SECONDS)
-                _open(gate, self._order(launch, command))
+                _open(gate, self._order(launch, command), command.argv[0])
         except BaseException:
             self._stop(launch.incarnation_id, 0)
             raise
@@ -259,8 +259,11 @@ def of_no_pane(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _open(gate: socket.socket, order: dict[str, object]) -> None:
-    """Let the process go on; return once it has become the program."""
+def _open(gate: socket.socket, order: dict[str, object], program: str) -> None:
+    """Let the process go on; return once it has become the program.
+
+    Why it could not is told with the program's name alone: among its arguments is what its agent is told.
+    """
     try:
         gate.sendall(json.dumps(order).encode() + b"\n")
         why = b"".join(iter(partial(gate.recv, 4096), b""))
@@ -269,7 +272,7 @@ def _open(gate: socket.socket, order: dict[str, object]) -> None:
     except ConnectionError as error:
         raise LaunchError(f"the process ended before it could start: {error}") from error
     if why:
-        raise LaunchError(f"{order['argv']!r:.200} could not be started: {why.decode(errors='replace')}")
+        raise LaunchError(f"{program!r:.200} could not be started: {why.decode(errors='replace')}")
 
 
 def _poll(note: ProcessNote, called_off: threading.Event) -> None:
