@@ -21,6 +21,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from fencepost.supervisor.bridge.peers import Process
+from fencepost.supervisor.bridge.private_files import create_private
 from fencepost.supervisor.bridge.routes import Listener
 from fencepost.supervisor.bridge.seats import Member, SeatRegistry
 
@@ -122,16 +123,9 @@ def require_private_folder(path: Path) -> Path:
 
 def operator_token(path: Path) -> str:
     """The operator's token: read from its file, or made with it the first time.  Raises `Unsafe` or OSError."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return read_operator_token(path)
-    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - opened exclusively above
-        token = secrets.token_urlsafe(32)
-        file.write(f"{token}\n")
-        file.flush()
-        os.fsync(descriptor)
-    return token
+    if not os.path.lexists(path):
+        create_private(path, f"{secrets.token_urlsafe(32)}\n".encode())
+    return read_operator_token(path)
 
 
 def read_operator_token(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge import private_files
 from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
 from fencepost.supervisor.bridge.peers import Process, Stat, lineage, peer_of, process, stat_of
 from fencepost.supervisor.bridge.seats import NotThere, Seats, replace_private
@@ -241,6 +242,33 @@ def test_the_operators_token_is_made_once_and_private(tmp_path):
     assert operator_token(path) == token == path.read_text().strip()
     path.unlink()
     assert operator_token(path) != token
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "link"])
+def test_a_death_while_a_token_is_made_leaves_none_and_the_next_start_makes_it(tmp_path, monkeypatch, step):
+    path = tmp_path / "operator.token"
+
+    def dies(*_arguments, **_more) -> None:
+        raise SystemError("dead")
+
+    with monkeypatch.context() as patched, pytest.raises(SystemError):
+        if step == "write":
+            patched.setattr(private_files, "open", dies, raising=False)
+        else:
+            patched.setattr(os, step, dies)
+        operator_token(path)
+    assert not path.exists()
+    token = operator_token(path)
+    assert path.read_text().strip() == token
+    assert [one.name for one in tmp_path.iterdir()] == ["operator.token"]
+
+
+def test_a_file_that_is_there_is_not_replaced_by_a_new_one(tmp_path):
+    path = tmp_path / "file"
+    assert private_files.create_private(path, b"one")
+    assert not private_files.create_private(path, b"two")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"one", 0o600)
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
