@@ -45,7 +45,7 @@ from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import forbidden_succession
-from fencepost.mailbox.stores.ownership import take_lock
+from fencepost.mailbox.stores.ownership import make_private, take_lock
 from fencepost.mailbox.stores.sql import TableSql, count_sql, select_sql, table_sql
 from fencepost.mailbox.stores.store import (
     SCHEMA_VERSION,
@@ -181,6 +181,7 @@ class SqliteStore:
         self._lock = take_lock(self._path)
         try:
             _inspect(self._path)
+            make_private(self._path)  # SQLite gives its journals the rights of the database
             self._connection = connection = await _connected(self._connect)
             self._writer = await connection.run(_Writer, connection.raw, str(self._path), events_kept_max)
             if self._refused is not None:
