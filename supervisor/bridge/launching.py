@@ -27,6 +27,7 @@ from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command,
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
 from fencepost.supervisor.bridge.peers import Process
+from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.processes import ProcessNote, StillRunning
 from fencepost.supervisor.bridge.seats import Seats
 
@@ -67,7 +68,7 @@ class PaneLauncher:
     def __attrs_post_init__(self) -> None:
         """Make the two launchers over one folder."""
         for name in (NOTES.parent, "output"):
-            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+            private_folder(self.folder / name)
         self._child = ChildProcessLauncher(
             self.command_for,
             self.folder / NOTES.parent,

@@ -21,7 +21,7 @@ from attrs.validators import instance_of, optional
 from fencepost.supervisor import InvalidIdentifier
 from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.launchers.commands import ARGUMENT_BYTES_MAX
-from fencepost.supervisor.bridge.seats import replace_private
+from fencepost.supervisor.bridge.private_files import read_private, replace_private
 
 __all__ = ["Channel", "PaneBook", "PaneSpec", "Restart", "Terminal"]
 
@@ -231,7 +231,7 @@ class PaneBook:
 
 def _read(path: Path) -> dict[str, PaneSpec]:
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(read_private(path))
         if whole["version"] != _VERSION:
             raise ValueError(f"version {whole['version']!r}")
         return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}

@@ -33,6 +33,7 @@ from fencepost.supervisor.bridge.limits import Stopping
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.places import Places
+from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.processes import is_alive
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
 from fencepost.supervisor.bridge.seats import Seats
@@ -100,6 +101,7 @@ async def open_bridge(
     harnesses = harnesses or Harnesses()
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
+    private_folder(folder / NOTES.parent)
     notes = Notes(folder / NOTES).all()  # read before the runtime is opened, which goes on at once with what it owes
     places = Places(book, {one.pane_id: one for one in sorted(notes, key=is_alive)})
     adapters = {one.harness: one for one in (*_adapters(folder, places), *harnesses.adapters)}

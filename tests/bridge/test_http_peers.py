@@ -13,9 +13,11 @@ import pytest
 
 from fencepost.supervisor import InvalidIdentifier
 from fencepost.supervisor.bridge import private_files
-from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
+from fencepost.supervisor.bridge.auth import operator_token
+from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.peers import Process, Stat, lineage, peer_of, process, stat_of
-from fencepost.supervisor.bridge.seats import NotThere, Seats, replace_private
+from fencepost.supervisor.bridge.private_files import Unsafe, private_folder, read_private, replace_private
+from fencepost.supervisor.bridge.seats import NotThere, Seats
 
 # A pane: it says its child's process id, and its child waits for a line.  `orphan` lets the child's parent die.
 PANE = """
@@ -215,7 +217,7 @@ def test_a_membership_that_cannot_be_written_down_is_as_it_was(tmp_path):
     "text", ["", "[]", "{}", '{"version":2,"seats":[]}', '{"version":1,"seats":[{}]}', '{"version":1}']
 )
 def test_a_damaged_file_of_members_is_not_guessed_at(tmp_path, text):
-    (tmp_path / "seats.json").write_text(text)
+    replace_private(tmp_path / "seats.json", text)
     with pytest.raises(ValueError, match="damaged"):
         Seats(tmp_path / "seats.json")
 
@@ -309,6 +311,23 @@ def test_a_folder_is_private_or_refused(tmp_path):
             private_folder(tmp_path / name)
     with pytest.raises(FileExistsError):
         private_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize("kept", [Seats, PaneBook])
+@pytest.mark.parametrize("mode", [0o640, 0o602])
+def test_what_others_could_have_read_or_written_is_not_believed(tmp_path, kept, mode):
+    path = tmp_path / "kept.json"
+    replace_private(path, "{}")
+    path.chmod(mode)
+    with pytest.raises(Unsafe, match="chmod 600"):
+        kept(path)
+
+
+def test_a_private_file_is_read_up_to_a_bound(tmp_path):
+    replace_private(tmp_path / "file", "content")
+    assert (read_private(tmp_path / "file"), read_private(tmp_path / "file", 4)) == (b"content", b"cont")
+    with pytest.raises(FileNotFoundError):
+        read_private(tmp_path / "none")
 
 
 def test_a_file_is_replaced_whole(tmp_path):

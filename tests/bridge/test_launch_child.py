@@ -239,6 +239,14 @@ async def test_a_damaged_note_is_never_taken_for_none(launcher, tmp_path, damage
     await made.stop(view_of(launch))
 
 
+async def test_a_note_that_others_may_have_written_is_damage(launcher) -> None:
+    launch, made = new_launch(), launcher("obeys")
+    made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, 1, "boot"))
+    made._notes._path(launch.incarnation_id).chmod(0o622)
+    with pytest.raises(DamagedNote, match="chmod 600"):
+        await made.stop(view_of(launch))
+
+
 async def test_a_process_of_an_earlier_boot_is_gone_whoever_has_its_number(launcher) -> None:
     launch, made = new_launch(), launcher("obeys")
     stranger = identity_of(os.getpid())

@@ -24,6 +24,7 @@ from fencepost.supervisor.bridge.operator_handlers import failed
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.peers import process
+from fencepost.supervisor.bridge.private_files import replace_private
 from fencepost.supervisor.bridge.process_api import _attach
 from fencepost.supervisor.bridge.program import open_bridge
 from fencepost.supervisor.bridge.seats import Seats
@@ -430,7 +431,7 @@ async def test_a_process_without_a_terminal_is_started_again_with_what_moved_as_
 @pytest.mark.parametrize("kept", [PaneBook, Seats])
 def test_of_a_damaged_file_nothing_is_told_that_was_in_it(tmp_path, kept):
     path = tmp_path / "damaged.json"
-    path.write_bytes(b'{"KEY": "the secret \xff"}')
+    replace_private(path, b'{"KEY": "the secret \xff"}')
     with pytest.raises(ValueError, match=r"is damaged.*in position 20") as caught:
         kept(path)
     assert "secret" not in str(caught.value)
@@ -484,9 +485,9 @@ def test_what_cannot_be_written_down_is_not_believed_either(tmp_path):
 def test_a_damaged_book_is_told_and_not_guessed_at(tmp_path, member):
     whole = {"argv": ["claude"], "cwd": "/", "environment": {}, "harness": "claude-code"}
     path = tmp_path / "panes.json"
-    path.write_text(json.dumps({"version": 1, "panes": {"left": whole}}))
+    replace_private(path, json.dumps({"version": 1, "panes": {"left": whole}}))
     assert PaneBook(path).get("left").terminal is Terminal.TMUX
-    path.write_text(json.dumps({"version": 1, "panes": {"left": {**whole, **member}}}))
+    replace_private(path, json.dumps({"version": 1, "panes": {"left": {**whole, **member}}}))
     with pytest.raises(ValueError, match="is damaged"):
         PaneBook(path)
 
@@ -496,7 +497,7 @@ def test_a_damaged_book_is_told_and_not_guessed_at(tmp_path, member):
 )
 def test_a_file_that_is_no_book_is_told(tmp_path, text):
     path = tmp_path / "panes.json"
-    path.write_text(text)
+    replace_private(path, text)
     with pytest.raises(ValueError, match="is damaged"):
         PaneBook(path)
 

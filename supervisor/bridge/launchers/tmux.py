@@ -37,6 +37,7 @@ from fencepost.supervisor.bridge.launchers.held import (
     LaunchError,
     bridge_environment,
 )
+from fencepost.supervisor.bridge.private_files import private_folder
 
 __all__ = ["TmuxError", "TmuxLauncher"]
 
@@ -90,8 +91,7 @@ class TmuxLauncher(HeldLauncher):
                 raise ValueError(f"a tmux name is up to 64 letters, digits, '-' and '_', not {name!r}")
         self._session = session
         self._tmux = (tmux, "-L", server, "-f", os.devnull)
-        self._gates = self._state_dir / "gates"
-        self._gates.mkdir(mode=0o700, exist_ok=True)
+        self._gates = private_folder(self._state_dir / "gates")
         self._making = threading.Lock()
         """Panes are made one after another: the first of them makes the server and the session."""
 
