@@ -34,5 +34,5 @@ class Places:
 
     def transcripts(self) -> tuple[Path, ...]:
         """Where any pane's Claude Code keeps its transcripts: each pane has an environment of its own."""
-        told = (one.environment for one in (*self.book.specs(), *self.notes.values()))
+        told = [spec.environment for spec in self.book.specs()] + [note.environment for note in self.notes.values()]
         return tuple({*transcript_roots(), *(root for environment in told for root in transcript_roots(environment))})
