@@ -20,7 +20,7 @@ This is the map of the folder.  `program` is the place to begin: it says who kno
         handlers           a pane's routes: events, acknowledgements, messages, hooks
         operator_handlers  the operator's: how everything stands, detect, deliver; operator_api: what only he can decide
         process_api        the operator's for a pane's process
-        openapi            all of it as a document; openapi_operator: the operator's shapes; schema: what shapes are made of
+        openapi            all of it as a document; openapi_operator: the operator's shapes; schema: their pieces
         escaped            others' text, with nothing in it that a terminal might obey
 
     a hook, and what becomes of it

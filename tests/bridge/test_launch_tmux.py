@@ -217,6 +217,7 @@ def test_names_that_tmux_would_read_otherwise_are_refused(tmp_path, name: str) -
 async def test_a_person_can_look(launcher) -> None:
     launch, made = new_launch(), launcher("obeys")
     await made.start(launch)
-    command = [*made.attach_command[:-3], "has-session", *made.attach_command[-2:]]
+    attach = made.attach_to("pane")
+    command = [*attach[:-3], "has-session", *attach[-2:]]
     assert (await trio.run_process(command)).returncode == 0
     await made.stop(view_of(launch))

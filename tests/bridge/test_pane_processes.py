@@ -439,8 +439,8 @@ def test_of_a_damaged_file_nothing_is_told_that_was_in_it(tmp_path, kept):
 
 def test_the_log_does_not_repeat_what_an_operator_was_told(caplog):
     caplog.set_level(logging.DEBUG)
-    status, said = failed(409, ValueError("'the prompt' is no option"))
-    assert (status, said["error"]) == (409, "'the prompt' is no option")
+    answer = failed(409, ValueError("'the prompt' is no option"))
+    assert answer == (409, {"version": 1, "error": "'the prompt' is no option"})
     assert "operator: 409 (ValueError)" in caplog.text
     assert "prompt" not in caplog.text
 

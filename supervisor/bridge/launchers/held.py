@@ -211,7 +211,6 @@ class HeldLauncher(ABC):
                 incarnation_id=launch.incarnation_id,
                 pid=pid,
                 start_time=identity.start_time,
-                pgid=pid,
                 boot_id=boot_id(),
                 cwd=command.cwd if command.cwd is None else str(Path(command.cwd).absolute()),
                 environment={name: value for name, value in given.items() if name in self.noted_variables},

@@ -38,7 +38,6 @@ _TYPES: Final = {
     "incarnation_id": str,
     "pid": int,
     "start_time": int,
-    "pgid": int,
     "boot_id": str,
 }
 

@@ -95,11 +95,6 @@ class TmuxLauncher(HeldLauncher):
         self._making = threading.Lock()
         """Panes are made one after another: the first of them makes the server and the session."""
 
-    @property
-    def attach_command(self) -> tuple[str, ...]:
-        """The command by which a person looks at the panes."""
-        return (*self._tmux, "attach-session", "-t", f"={self._session}")
-
     def attach_to(self, pane_id: str) -> tuple[str, ...] | None:
         """The command by which a person looks at one pane; None where it has no window.  Blocks; raises `TmuxError`."""
         target = self.panes().get(pane_id)
