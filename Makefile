@@ -10,6 +10,9 @@ DEMO        ?= supervisor/demo
 BENCH       ?= benchmarks/bench.py
 MODEL_CHECK ?= tests/model_check/__main__.py
 
+# The everyday tests in a process a core: most of them wait for a disk or a process.  More than four gain nothing.
+DIVIDED := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+
 PACKAGES := actors mailbox supervisor
 BIN      := $(VENV)/bin
 
@@ -26,7 +29,7 @@ demo: $(VENV)/installed-run ## show the runtime surviving crashes
 	$(BIN)/python $(DEMO) $(ARGS)
 
 test: $(VENV)/installed-test ## run the everyday tests (ARGS="-k name" to choose)
-	$(BIN)/pytest -q -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true $(ARGS)
+	$(BIN)/pytest -q $(DIVIDED) -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 test-dashboard: $(VENV)/installed-test ## try the dashboard in a real Chromium (Debian: chromium, chromium-driver)
 	$(BIN)/pytest -q -m slow -o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true \

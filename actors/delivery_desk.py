@@ -48,17 +48,19 @@ from fencepost.actors.delivery_native import NativeSends
 from fencepost.actors.delivery_operator import OperatorWords
 from fencepost.actors.delivery_seats import Seats
 from fencepost.actors.delivery_state import (
+    Begin,
+    Fenced,
     Heard,
+    Journal,
     Message,
-    blocked_report,
     dispatch as new_row,
     dispatched_event,
     hear as after_hearing,
+    judge_call,
     never_sent,
     pending_report,
     report_of,
     reported_event,
-    unreadable_report,
     words,
 )
 from fencepost.actors.delivery_waiting import Pending, Waiting
@@ -66,7 +68,6 @@ from fencepost.actors.messages import Reason, Refused
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, MutationRefused, UnmappedMechanism
-from fencepost.mailbox.ladder import Stop
 from fencepost.mailbox.mutation import Mutation, NewDeadLetter, NewEvent
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.text import storable_text, told
@@ -118,44 +119,29 @@ class DeliveryDesk:
         mechanism = self.mechanisms.get(outbound.via)
         if mechanism is None:
             raise UnmappedMechanism.not_given(outbound.via)
-        try:
-            report = await self._report_instead(outbound)
-        except CorruptRecord as damage:
-            detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {damage}"
-            report = unreadable_report(outbound.delivery_id, outbound.via, detail)
-        if report is None and self.row is not None and self.native.can_inspect(self.row):
-            self.native.look_again(self.row, envelope)
-        elif report is None and self.row is not None:
-            self.actor.answer(envelope, blocked_report(self.row, asked_id=outbound.delivery_id))
-        elif report is not None:
-            self.actor.answer(envelope, report)
-        else:
-            await self._begin(envelope, self._message_of(outbound), mechanism)
+        journal = await self._look(outbound)
+        pending = None if self.pending is None else self.pending.message
+        match judge_call(outbound, journal, pending, goes_on=self._goes_on()):
+            case Begin():
+                await self._begin(envelope, self._message_of(outbound), mechanism)
+            case Fenced(original) if self.native.can_inspect(original):
+                self.native.look_again(original, envelope)
+            case Fenced(report=report) | (DeliveryReport() as report):
+                self.actor.answer(envelope, report)
 
-    async def _report_instead(self, outbound: Outbound) -> DeliveryReport | None:
-        """The report of a call that begins nothing, or None; a fence that might still be lifted is none yet."""
-        known = await self._known(outbound)
-        if known is not None and known.delivery_id != (self.row and self.row.delivery_id):
-            return report_of(known, asked=outbound.text)
-        if self.pending is not None:
-            return blocked_report(self.pending.message, asked_id=outbound.delivery_id)
-        if self.row is not None and self.row.outcome is None:
-            goes_on = known is not None and self._goes_on()
-            return pending_report(self.row) if goes_on else blocked_report(self.row, asked_id=outbound.delivery_id)
-        if not outbound.text.strip():
-            return _rejected(outbound, "the text is blank")
-        return None
-
-    async def _known(self, outbound: Outbound) -> DeliveryRecord | None:
-        """The row of the id that is asked for; on the way, look whether all that fences can be read."""
+    async def _look(self, outbound: Outbound) -> Journal | CorruptRecord:
+        """The row of the id that is asked for and the one that fences, or what keeps them from being read."""
         unresolved = Query(DeliveryRecord, {"mechanism": outbound.via, "resolved_at": None})
         mine = Query(DeliveryRecord, {"pane_id": self.pane_id, "resolved_at": None})
         same = Query(DeliveryRecord, {"delivery_id": outbound.delivery_id})
-        _, fencing, rows = await self.system.line.load(unresolved, mine, same)
+        try:
+            _, fencing, rows = await self.system.line.load(unresolved, mine, same)
+        except CorruptRecord as damage:
+            return damage
         self.row = next(iter(fencing), None)
         if rows and rows[0].pane_id != self.pane_id:
             raise _anothers(rows[0].delivery_id)
-        return rows[0] if rows else None
+        return Journal(known=next(iter(rows), None), fencing=self.row)
 
     def _message_of(self, outbound: Outbound) -> Message:
         delivery_id = outbound.delivery_id or self.system.ids.new_id("delivery")
@@ -403,18 +389,6 @@ class DeliveryDesk:
 
 def _anothers(delivery_id: str) -> InvalidTransition:
     return InvalidTransition(f"{delivery_id} is the id of a delivery to another pane")
-
-
-def _rejected(outbound: Outbound, detail: str) -> DeliveryReport:
-    """The report of a message that is turned down before anything is written (DA-15)."""
-    return DeliveryReport(
-        delivery_id=outbound.delivery_id,
-        stage=None,
-        stop=Stop.REJECTED,
-        mechanism=outbound.via,
-        outcome="rejected",
-        detail=detail,
-    )
 
 
 def _outcome_of(mechanism: str, said: object) -> MechanismOutcome:

@@ -24,7 +24,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Final, NoReturn, Self, TypeAlias, TypeGuard
 
 from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
@@ -37,23 +37,29 @@ __all__ = [
     "CLAIM_BYTES_MAX",
     "RULES",
     "TEXT_BYTES_MAX",
+    "Blocked",
     "Claim",
     "ClaimState",
     "CorruptClaim",
     "Finding",
     "Judged",
+    "Locked",
     "Outcome",
+    "Removed",
     "Response",
     "Rule",
     "Step",
+    "Unwritable",
     "check_scope",
     "decode_claim",
     "encode_abandoned",
     "encode_claim",
     "fingerprint_of",
     "judge_binding",
+    "judge_hindrance",
     "judge_post",
     "judge_receipt",
+    "judge_removal",
     "judge_text",
     "scope_hash",
 ]
@@ -209,6 +215,29 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"JSON has no {word}")
+
+
+# -- what a use of the claim's files can come to ------------------------------------------------------------------
+
+
+class Locked(Exception):  # noqa: N818 - becomes a report one frame up
+    """The lock is there."""
+
+
+class Blocked(Exception):  # noqa: N818
+    """What is there cannot be read or trusted, so nothing may be sent."""
+
+
+class Unwritable(Exception):  # noqa: N818
+    """Nothing could be written, and nothing is in the way."""
+
+
+class Removed(Enum):
+    """What a removal came to."""
+
+    REMOVED = auto()
+    NOT_THERE = auto()  # no claim, or a newer one of another delivery
+    ABANDONED = auto()  # its owner has given it up
 
 
 # -- the table (section 5) ---------------------------------------------------------------------------------------
@@ -401,6 +430,21 @@ def judge_receipt(claim: Claim, fingerprint: str, outcome: Outcome) -> Judged:
     if fingerprint == claim.fingerprint:
         return Judged(Finding.RECEIPT_STORED, exact[1])
     return Judged(Finding.RECEIPT_STORED_OTHER_TEXT, f"the original is {claim.delivery_id}")
+
+
+def judge_hindrance(hindrance: Locked | Blocked | Unwritable) -> Judged:
+    """Say which row a claim's files came to that could not be used, so that nothing was read or sent."""
+    if isinstance(hindrance, Locked):
+        return Judged(Finding.LOCKED, str(hindrance))
+    return Judged(Finding.CORRUPT if isinstance(hindrance, Blocked) else Finding.UNWRITABLE, str(hindrance))
+
+
+def judge_removal(judged: Judged, came_of_it: Removed | Locked | Blocked | Unwritable) -> Judged:
+    """Say which row an answer comes to once its claim was to be removed: what stands and cannot be removed is told."""
+    if isinstance(came_of_it, Removed):
+        return Judged(Finding.ABANDONED) if came_of_it is Removed.ABANDONED else judged
+    # What the service said must not be told while the claim still stands; it can be asked again.
+    return Judged(Finding.NOT_CLEARED, str(came_of_it))
 
 
 def _exact_receipt(claim: Claim, response: Response) -> tuple[str, str | None] | None:

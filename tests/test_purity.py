@@ -56,6 +56,7 @@ PURE = {
     "fencepost.supervisor.bridge.pieces",
     "fencepost.supervisor.fence",
     "fencepost.supervisor.incarnation_state",
+    "fencepost.supervisor.pump_state",
     "fencepost.supervisor.restart_policy",
 }
 MUST_EXIST = {

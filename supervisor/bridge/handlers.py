@@ -18,6 +18,7 @@ from starlette.responses import Response
 from fencepost.supervisor import (
     ActorCrashed,
     ActorQuarantined,
+    Answer,
     Pane,
     Reason,
     Refused,
@@ -37,6 +38,7 @@ from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
 from fencepost.supervisor.bridge.telemetry.observer import Observer
 
 if TYPE_CHECKING:
+    from fencepost.supervisor.bridge.operator_api import Action
     from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 
 __all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "NotFound", "ToolEndpoint"]
@@ -77,6 +79,16 @@ class Bridge:
     telemetry: Observer = Factory(Observer)
     """Is told of requests and hooks."""
     dashboard: Dashboard = Factory(Dashboard)
+
+    async def decide(self, action: Action, pane_id: str, fields: Mapping[str, str]) -> Answer:
+        """Do what a human decided.  Raises what `Action.run` does."""
+
+        async def run() -> Answer:
+            return await action.run(self.supervisor, pane_id, fields)
+
+        if action.starts and self.processes is not None:
+            return await self.processes.rearmed(pane_id, run)
+        return await run()
 
 
 class NotFound(LookupError):  # noqa: N818 - the answer 404

@@ -192,7 +192,7 @@ def _action(action: Action) -> Callable[[Call], Awaitable[Answered]]:
         pane_id = call.parameters.get("pane", "")
 
         async def carry_out() -> dict[str, object]:
-            return wire.answer(await action.run(call.bridge.supervisor, pane_id, fields))
+            return wire.answer(await call.bridge.decide(action, pane_id, fields))
 
         return _answered(await _in_words(call, carry_out))
 

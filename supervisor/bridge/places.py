@@ -27,7 +27,8 @@ class Places:
 
     def folder_of(self, pane_id: str) -> str | None:
         """The folder that the pane works in; None if nobody knows."""
-        spec, note = self.book.get(pane_id), self.notes.get(pane_id)
+        # Who must be told at its start is launched once the files are there, so what is about to run counts.
+        spec, note = self.book.next(pane_id), self.notes.get(pane_id)
         if spec is not None:
             return spec.cwd
         return None if note is None else note.cwd

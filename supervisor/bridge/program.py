@@ -106,6 +106,7 @@ async def open_bridge(
     places = Places(book, {one.pane_id: one for one in sorted(notes, key=is_alive)})
     adapters = {one.harness: one for one in (*_adapters(folder, places), *harnesses.adapters)}
     launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
+    launcher.hold()
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
@@ -118,8 +119,8 @@ async def open_bridge(
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
-        watcher = Watcher(supervisor, launcher, book, processes.start_again)
-        launcher.listen(processes.started, watcher.watch)
+        watcher = Watcher(supervisor, launcher, book, processes.start_again, processes.leave)
+        launcher.listen(processes.started, watcher.watch, decline=processes.decline)
         left = await _taken_over(store, launcher, processes, watcher)
 
         async def watch() -> None:
@@ -145,12 +146,16 @@ async def open_bridge(
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
     """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
     kept = await trio.to_thread.run_sync(incarnations_kept, store)
+    launcher.settle(kept.latest)
     living = await launcher.take_over(kept.live, kept.retired)
     book = launcher.book
-    for pane_id, incarnation_id in kept.live.items():
-        if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
-            processes.started(pane_id, incarnation_id)
-            watcher.watch(pane_id, incarnation_id)
+    async with trio.open_nursery() as nursery:
+        for pane_id, incarnation_id in kept.live.items():
+            if pane_id in living or book.get(pane_id) is not None:  # of others no process is known, nor what to start
+                processes.started(pane_id, incarnation_id)
+                watcher.watch(pane_id, incarnation_id)
+                if book.was_ended(pane_id):
+                    nursery.start_soon(processes.end_again, pane_id)
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 

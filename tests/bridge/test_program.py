@@ -30,6 +30,14 @@ NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is no
 WHERE = [Terminal.NONE, pytest.param(Terminal.TMUX, marks=NEEDS_TMUX)]
 
 
+ANSWER = {
+    "result_op": "op-2",
+    "workspace_commit": "c",
+    "anchor": {"change_id": "c", "commit_id": "c", "op_id": "o"},
+}
+"""A reconciliation's, but for its payload."""
+
+
 @pytest.fixture
 async def place():
     async with world() as made:
@@ -171,6 +179,19 @@ async def test_a_process_nothing_is_owed_to_is_not_started_again(place: World, r
         await life.processes.end("left")
 
 
+async def test_files_are_moved_in_the_folder_of_the_process_that_is_about_to_start(place: World):
+    install(place.program.parent, "9.9.9")  # it is told by its start only, so they are moved before
+    line = json.dumps({"reconciled": {**ANSWER, "payload": "they moved"}})
+    script, where = place.home / "moves", place.home / "where"
+    script.write_text(f"read attempt; pwd >> {where}\necho '{line}'\n")
+    async with place.bridge(reconcile=f"sh {script}") as life:
+        await life.pane.detect(moved())
+        await life.processes.run("left", place.spec(prompt="go"))
+        assert "they moved" in (await place.next_run()).about["said"]
+        assert where.read_text().split() == [str(place.home)]
+        await life.processes.end("left")
+
+
 @NEEDS_TMUX
 async def test_a_process_that_is_always_wanted_is_started_again(place: World):
     async with place.bridge() as life:
@@ -231,8 +252,7 @@ async def test_a_program_that_became_another_version_is_not_started_with_the_pro
 @pytest.mark.parametrize(("more", "state"), [(0, IntentState.ACKNOWLEDGED), (1, IntentState.RECOVERY_REQUIRED)])
 async def test_a_payload_that_no_restart_could_carry_is_a_persons_matter_at_once(place: World, more, state):
     install(place.program.parent, "9.9.9")
-    answer = {"result_op": "op-2", "workspace_commit": "c", "payload": "x" * (PAYLOAD_BYTES_MAX + more)}
-    line = json.dumps({"reconciled": {**answer, "anchor": {"change_id": "c", "commit_id": "c", "op_id": "o"}}})
+    line = json.dumps({"reconciled": {**ANSWER, "payload": "x" * (PAYLOAD_BYTES_MAX + more)}})
     script = place.home / "answer"
     script.write_text(line + "\n")
     async with place.bridge(reconcile=f"cat {script}") as life:

@@ -256,7 +256,7 @@ async def act(visit: Visit) -> Response:
         problem = "Say first that you have read what it claims."
         return visit.show("confirm.html", 400, live=False, action=action, fields=form, problem=problem)
     visit.visitor.confirm()
-    done = await deciding.run(visit.bridge.supervisor, action, form)
+    done = await deciding.run(visit.bridge, action, form)
     if done.problem is not None:
         return visit.show("confirm.html", 400, live=False, action=action, fields=form, problem=done.problem)
     return visit.show("done.html", live=False, action=action, fields=form, done=done)
