@@ -26,14 +26,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fencepost.mailbox.claim import (
+from fencepost.mailbox.claim import Blocked, Locked, Removed, Unwritable
+from fencepost.mailbox.claim_record import (
     CLAIM_BYTES_MAX,
-    Blocked,
     Claim,
     CorruptClaim,
-    Locked,
-    Removed,
-    Unwritable,
     decode_claim,
     encode_abandoned,
     encode_claim,

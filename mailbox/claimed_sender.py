@@ -20,7 +20,6 @@ from typing import Protocol
 
 from fencepost.mailbox.claim import (
     Blocked,
-    Claim,
     Finding,
     Judged,
     Locked,
@@ -29,8 +28,6 @@ from fencepost.mailbox.claim import (
     Response,
     Step,
     Unwritable,
-    check_scope,
-    fingerprint_of,
     judge_binding,
     judge_hindrance,
     judge_post,
@@ -39,6 +36,7 @@ from fencepost.mailbox.claim import (
     judge_text,
 )
 from fencepost.mailbox.claim_files import ClaimFiles
+from fencepost.mailbox.claim_record import Claim, check_scope, fingerprint_of
 from fencepost.mailbox.delivery_ids import check_delivery_id
 from fencepost.mailbox.ladder import Stage, Stop
 
