@@ -13,7 +13,7 @@ This is the map of the folder.  `program` is the place to begin: it says who kno
     a request, from the socket to the answer
         serve              the three listeners on sockets, from their binding to their bounded end
         connections        who holds how many, and for how long; limits: all bounds; turns: who goes on next
-        app                one listener: the order of the checks, and how each failure is told
+        app                one listener: the order of the checks; failures: how each failure is told
         routes             which request may come in where; handler_table: the function of each
         auth               who is asking; seats: the members of the fleet; peers: which process is at the other end
         wire               the JSON, both ways; pieces: how much of it there is, told before it is parsed

@@ -6,13 +6,14 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.supervisor import InvalidIdentifier, LaunchBlocked
+from fencepost.supervisor import InvalidIdentifier, Launch, LaunchBlocked
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.escaped import escaped
-from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFound
+from fencepost.supervisor.bridge.failures import NotFound
+from fencepost.supervisor.bridge.handlers import Answered, Call, Handler
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, harness_of
-from fencepost.supervisor.bridge.operator_handlers import failed
+from fencepost.supervisor.bridge.operator_handlers import failed, in_words
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
@@ -22,6 +23,7 @@ __all__ = ["HANDLERS"]
 log: Final = logging.getLogger("fencepost.bridge")
 
 _NOT_STARTED: Final = (Occupied, LaunchError, StillRunning, DamagedNote, OSError, ValueError)
+"""Why a process cannot be started, whoever asks for it; of what else goes wrong the status is `failures`' matter."""
 
 
 async def run_process(call: Call) -> Answered:
@@ -31,18 +33,23 @@ async def run_process(call: Call) -> Answered:
     spec, replace = _spec(members), members.get("replace", False)
     if not isinstance(replace, bool):
         raise wire.Malformed("replace must be true or false")
-    call.identity.confirm()
-    try:
-        if spec is not None:
-            launch = await processes.run(pane_id, spec, replace=replace)
-        else:
-            launch = await processes.again(pane_id, wire.optional_text(members, "prompt"), replace=replace)
-    except LaunchBlocked as blocked:
-        return failed(409, blocked, intent_id=blocked.intent_id, state=blocked.state)
-    except LookupError as error:
-        raise NotFound(str(error)) from None
-    except _NOT_STARTED as error:
-        return failed(409, error)
+    prompt = wire.optional_text(members, "prompt")
+
+    async def start() -> Launch | Answered:
+        try:
+            if spec is not None:
+                return await processes.run(pane_id, spec, replace=replace)
+            return await processes.again(pane_id, prompt, replace=replace)
+        except LaunchBlocked as blocked:
+            return failed(409, blocked, intent_id=blocked.intent_id, state=blocked.state)
+        except LookupError as error:
+            raise NotFound(str(error)) from None
+        except _NOT_STARTED as error:
+            return failed(409, error)
+
+    launch = await in_words(call, start)
+    if not isinstance(launch, Launch):
+        return launch
     attach = await _attach(processes, pane_id)
     return 200, {
         "version": wire.VERSION,
@@ -81,12 +88,15 @@ async def look_at_process(call: Call) -> Answered:
 async def end_process(call: Call) -> Answered:
     """`DELETE operator/panes/{pane}/process`: retire, then stop; nothing is started in its place."""
     processes, pane_id = _processes(call), call.parameters["pane"]
-    call.identity.confirm()
-    try:
-        ended = await processes.end(pane_id)
-    except (StillRunning, DamagedNote, OSError) as error:
-        return failed(409, error)
-    return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}
+
+    async def end() -> bool | Answered:
+        try:
+            return await processes.end(pane_id)
+        except (StillRunning, DamagedNote, OSError) as error:
+            return failed(409, error)
+
+    ended = await in_words(call, end)
+    return (200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}) if isinstance(ended, bool) else ended
 
 
 async def _attach(processes: PaneProcesses, pane_id: str) -> list[str] | None:

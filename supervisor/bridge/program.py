@@ -13,16 +13,27 @@ import shlex
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import Factory, frozen
 
-from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Options, Reconciler, open_supervisor
+from fencepost.supervisor import (
+    Capabilities,
+    FleetSeatMailbox,
+    HeadSeatOutbox,
+    Options,
+    Reconciler,
+    Supervisor,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
+from fencepost.supervisor.bridge.adapters.spool import tell_hooks
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
 from fencepost.supervisor.bridge.handlers import Bridge
@@ -65,8 +76,8 @@ class Harnesses:
     head_reply_seconds: float = 120.0
     settle_seconds: float = 1.0
     """How long a program in a terminal must live for its start to count as one."""
-    adapters: tuple[Adapter, ...] = Factory(tuple)
-    """Adapters of one's own, beside Claude Code's and Codex's."""
+    adapters: tuple[Callable[[Gate], Adapter], ...] = Factory(tuple)
+    """Make adapters of one's own, with the bridge's gate, beside Claude Code's and Codex's."""
 
 
 @frozen
@@ -104,7 +115,7 @@ async def open_bridge(
     private_folder(folder / NOTES.parent)
     notes = Notes(folder / NOTES).all()  # read before the runtime is opened, which goes on at once with what it owes
     places = Places(book, {one.pane_id: one for one in sorted(notes, key=is_alive)})
-    adapters = {one.harness: one for one in (*_adapters(folder, places), *harnesses.adapters)}
+    adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), places, harnesses)}
     launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
     launcher.hold()
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
@@ -116,6 +127,7 @@ async def open_bridge(
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
+        await _tell_hooks(folder, supervisor, harnesses)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
@@ -143,6 +155,13 @@ async def open_bridge(
         yield OpenBridge(bridge, watch)
 
 
+async def _tell_hooks(folder: Path, supervisor: Supervisor, harnesses: Harnesses) -> None:
+    """Say who moves the files, before anything can be detected in this life."""
+    is_clear = (await supervisor.status()).unresolved_intents == 0
+    say = partial(tell_hooks, folder / SPOOL, moved_when_bound=harnesses.reconcile is not None, is_clear=is_clear)
+    await trio.to_thread.run_sync(say)
+
+
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
     """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
     kept = await trio.to_thread.run_sync(incarnations_kept, store)
@@ -159,8 +178,9 @@ async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcess
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 
-def _adapters(folder: Path, places: Places) -> tuple[Adapter, ...]:
-    return ClaudeCodeAdapter(folder / SPOOL, places.transcripts), CodexAdapter(folder / SPOOL)
+def _adapters(gate: Gate, places: Places, harnesses: Harnesses) -> tuple[Adapter, ...]:
+    own = (make(gate) for make in harnesses.adapters)
+    return ClaudeCodeAdapter(gate, places.transcripts), CodexAdapter(gate), *own
 
 
 def _launcher(

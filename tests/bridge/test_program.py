@@ -17,6 +17,7 @@ from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 
 from fencepost.supervisor import DeliveryMode, IntentState, LaunchBlocked, SyncStatus
+from fencepost.supervisor.bridge.hook import BARRIER
 from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.launching import NOTES
 from fencepost.supervisor.bridge.pane_processes import Occupied
@@ -127,6 +128,40 @@ async def goes_on(life, run) -> None:
 def late_call(run) -> dict:
     where = {"session_id": run.about["session"], "transcript_path": "/nowhere", "cwd": "/ws", "prompt_id": "p"}
     return {**where, "hook_event_name": "PreToolUse", "tool_use_id": "late", "tool_name": "Bash", "tool_input": {}}
+
+
+async def test_nothing_runs_on_files_that_moved_before_the_bridge_was_told_and_left(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+    assert await run.batch("b1", "b2") == [BARRIER] * 2
+    async with place.bridge() as life:
+        (intent,) = await life.pane.intents()
+        assert (intent.state, intent.batch_id) == (IntentState.DETECTED, None)
+        denied = await run.batch("c1", "c2")
+        assert denied == [(await life.pane.intents())[0].payload.decode()] * 2
+        assert await run.batch("d1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        await life.processes.end("left")
+
+
+async def test_what_runs_while_the_bridge_is_away_goes_on_where_the_bridge_moves_the_files_itself(place: World):
+    async with place.bridge(reconcile="true") as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await life.pane.detect(moved())
+    assert await run.batch("a1", "a2") == [None] * 2  # they move for a batch that is bound, and none is
+    async with place.bridge():  # from now on they move before anybody is told
+        pass
+    assert await run.batch("b1") == [BARRIER]
+    async with place.bridge(reconcile="true") as life:  # and this intent's have
+        await life.processes.run("right", place.spec(prompt="go"))
+    assert await run.batch("c1") == [BARRIER]
+    async with place.bridge() as life:
+        for pane in ("left", "right"):
+            await life.processes.end(pane)
 
 
 async def test_a_bridge_that_comes_back_goes_on_with_what_runs(place: World):

@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from attrs import Factory, define
@@ -50,10 +49,11 @@ class _Known:
 
 
 class CodexAdapter:
-    """See `Adapter`.  Runs on trio; one serves all panes.  `spool` is as for `ClaudeCodeAdapter`."""
+    """See `Adapter`.  Runs on trio; one serves all panes.  `gate` is the bridge's."""
 
-    def __init__(self, spool: Path | None = None) -> None:
-        self._gate = Gate(spool)
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate = gate or Gate()
+        self._gate.retell_by(self.harness, self._retell)
         self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
     @property
@@ -72,7 +72,7 @@ class CodexAdapter:
         match kind_of(event):
             case "PreToolUse":
                 boundary = self._boundary(pane, incarnation_id, event)
-                decision = await self._gate.pre_tool_use(pane, boundary, wait_seconds, self._retell)
+                decision = await self._gate.pre_tool_use(pane, boundary, wait_seconds)
                 return answer_of(decision, boundary, verbatim=False)
             case "UserPromptSubmit":
                 await self._prompt(pane, incarnation_id, event)
