@@ -26,6 +26,7 @@ This is the map of the folder.  `program` is the place to begin: it says who kno
     a hook, and what becomes of it
         hook               the program that a harness runs: one file, standard library only; hook_start: starts it fast
         hook_settings      the settings that make a harness run it; codex_home: what Codex's share with the user's own
+        opencode_plugin    what makes OpenCode run it; opencode_claims: which session of its may be started
         adapters           one harness each: its hooks' words in, its decisions' words out
         startup_tag        the tag by which a startup payload is told from every other input
         reconciling        a program of the user's that moves the files, or a notice that they were moved
@@ -40,6 +41,7 @@ This is the map of the folder.  `program` is the place to begin: it says who kno
         watching           what is done when one has ended by itself
 
     messages
+        opencode_server    OpenCode's own server as the way of a message to exactly one session
         dispatching        what a pane's agent sent goes to the head, and the head's reply ends its turn
         channel            the program that pushes a pane's messages into its harness
         channel_link       its way to the bridge; channel_stdio: to the harness

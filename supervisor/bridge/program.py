@@ -33,6 +33,7 @@ from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
+from fencepost.supervisor.bridge.adapters.opencode import OpenCodeAdapter
 from fencepost.supervisor.bridge.adapters.spool import tell_hooks
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
@@ -41,6 +42,7 @@ from fencepost.supervisor.bridge.hook_settings import HookCommand
 from fencepost.supervisor.bridge.launchers.notes import Notes
 from fencepost.supervisor.bridge.launching import NOTES, PaneLauncher
 from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.opencode_claims import OpenClaim, open_claim
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.places import Places
@@ -77,7 +79,7 @@ class Harnesses:
     settle_seconds: float = 1.0
     """How long a program in a terminal must live for its start to count as one."""
     adapters: tuple[Callable[[Gate], Adapter], ...] = Factory(tuple)
-    """Make adapters of one's own, with the bridge's gate, beside Claude Code's and Codex's."""
+    """Make adapters of one's own, with the bridge's gate, beside Claude Code's, Codex's and OpenCode's."""
 
 
 @frozen
@@ -116,7 +118,12 @@ async def open_bridge(
     notes = Notes(folder / NOTES).all()  # read before the runtime is opened, which goes on at once with what it owes
     places = Places(book, {one.pane_id: one for one in sorted(notes, key=is_alive)})
     adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), places, harnesses)}
-    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
+    runtimes: list[Supervisor] = []
+
+    def claim_of(pane_id: str) -> OpenClaim | None:
+        return open_claim(runtimes[0], pane_id)  # nothing is started before the runtime is open
+
+    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url, claim_of)
     launcher.hold()
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
@@ -127,6 +134,7 @@ async def open_bridge(
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
+        runtimes.append(supervisor)
         await _tell_hooks(folder, supervisor, harnesses)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
@@ -179,8 +187,8 @@ async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcess
 
 
 def _adapters(gate: Gate, places: Places, harnesses: Harnesses) -> tuple[Adapter, ...]:
-    own = (make(gate) for make in harnesses.adapters)
-    return ClaudeCodeAdapter(gate, places.transcripts), CodexAdapter(gate), *own
+    ours = (ClaudeCodeAdapter(gate, places.transcripts), CodexAdapter(gate), OpenCodeAdapter(gate))
+    return *ours, *(make(gate) for make in harnesses.adapters)
 
 
 def _launcher(
@@ -191,6 +199,7 @@ def _launcher(
     adapters: Mapping[str, Adapter],
     harnesses: Harnesses,
     fleet_url: Callable[[], str | None],
+    claim_of: Callable[[str], OpenClaim | None],
 ) -> PaneLauncher:
     links: dict[str, str] = {}
 
@@ -198,7 +207,7 @@ def _launcher(
         return adapters[harness].capabilities(version)
 
     hook = HookCommand(deadline_seconds=harnesses.hook_deadline_seconds)
-    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url)
+    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url, claim_of)
     return PaneLauncher(
         starting.command_for,
         book,

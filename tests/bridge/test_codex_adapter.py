@@ -12,7 +12,7 @@ from bridges import Workspace, moved, payload_of
 from hypothesis import given, strategies as st
 
 from fencepost.supervisor import Capabilities, IntentState, Reason, open_supervisor
-from fencepost.supervisor.bridge.adapters import HookAnswer, codex
+from fencepost.supervisor.bridge.adapters import HookAnswer, turn_echo
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.hook import open_spool
@@ -166,7 +166,7 @@ async def test_what_a_nested_agent_was_told_and_calls_is_no_echo(tmp_path) -> No
 
 
 async def test_what_another_pane_says_crowds_no_echo_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(codex, "_REMEMBERED_MAX", 1)
+    monkeypatch.setattr(turn_echo, "_REMEMBERED_MAX", 1)
     async with life(tmp_path) as alive:
         await alive.pane.detect(moved("main-1", "main-2"))
         await alive.call("z")
