@@ -95,7 +95,9 @@ class Executions:
         memos: Collection[str] = (),
         recovery: bool = False,
     ) -> None:
-        """Run the tool of a call whose effect was just admitted, unless the batch was cancelled in between."""
+        """Run the tool of a call whose effect was just admitted, unless the batch was ended or cancelled in between."""
+        if not self._rows.open:
+            return  # both were committed, and the end was heard of first
         call = self._rows.now.calls[index]
         if self._rows.now.cancelled:
             # A first effect never began, and what an earlier execution had saved is still told.

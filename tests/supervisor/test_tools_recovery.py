@@ -8,9 +8,11 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.actors.tool_steps import StepQueue
+from fencepost.mailbox.line import MutationLine
 from fencepost.supervisor import (
     Applied,
     CapabilityExpired,
@@ -625,6 +627,28 @@ async def test_external_finalization_leaves_nothing_and_no_late_task_recreates_i
         await other.wait()
     for table in ("call_arguments", "memos", "checkpoints", "outcomes"):
         assert rows(url, table) == []
+    assert await check(url) == []
+
+
+async def test_no_tool_begins_behind_the_end_of_its_batch(url, monkeypatch):
+    world, admitted, heard = World(), trio.Event(), trio.Event()
+    commit = MutationLine.commit
+
+    async def heard_late(self, mutation):
+        answer = await commit(self, mutation)
+        if mutation.label == "batch.admit":
+            admitted.set()
+            await heard.wait()
+        return answer
+
+    monkeypatch.setattr(MutationLine, "commit", heard_late)
+    async with opened(url, world) as (_, pane):
+        batch = await started(pane, call("A"), call("B", "safe"))
+        await admitted.wait()
+        assert await batch.finalize_externally() == Applied()
+        heard.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (dict(world.begun), await statuses(batch)) == ({}, [])
     assert await check(url) == []
 
 
