@@ -252,6 +252,26 @@ async def test_memos_are_set_got_deleted_and_copied(url):
     assert texts([await run_one(url, tool)]) == ["fine"]
 
 
+async def test_a_memo_cannot_pass_for_the_record_of_a_step(url):
+    ran = []
+
+    async def tool(_arguments, invocation):
+        for name in ("step/build", "step/"):
+            with pytest.raises(InvalidIdentifier, match="where steps record their values") as refused:
+                await invocation.set_memo(name, "a memo of the tool's own")
+            assert (refused.value.field, refused.value.value) == ("name", name)
+        await invocation.set_memo("steps", 1)
+        assert await invocation.step("build", lambda: ran.append("build")) is None
+        with pytest.raises(InvalidIdentifier):
+            await invocation.set_memo("step/build", None)
+        assert await invocation.get_memo("step/build") is None, "the recorded value may be read"
+        assert {row["name"] for row in rows(url, "memos")} == {"step/build", "steps"}
+        return ToolResult("fine")
+
+    assert texts([await run_one(url, tool)]) == ["fine"]
+    assert ran == ["build"]
+
+
 async def test_memos_of_two_calls_do_not_meet(url):
     async def tool(arguments, invocation):
         await invocation.set_memo("x", arguments["name"])
