@@ -179,8 +179,7 @@ class PaneActor(Actor):
         except ActorCrashed as crash:
             # An intent died with our part in its hands; whether that was committed only the store knows.
             await self.memory.load()
-            self.waiting.recheck = True
-            self._incarnations.resume_relaunching()  # the one effect that an unseen commit may have left to us
+            self._make_up_for_unseen()
             envelope.reply.fail(crash)
         except ActorQuarantined as quarantined:
             # The intent was never asked, and a chain is asked from its front: nothing was committed.
@@ -230,6 +229,12 @@ class PaneActor(Actor):
                     self.spawn(self._batches.cancel_orphaned)
                 case Replace():
                     self._incarnations.resume_relaunching()
+
+    def _make_up_for_unseen(self) -> None:
+        """Carry out whatever effects a commit may have had that was not seen; here, each follows from the rows too."""
+        self.waiting.recheck = True
+        self.spawn(self._batches.cancel_orphaned)
+        self._incarnations.resume_relaunching()
 
     async def decide(self, envelope: Envelope, decision: Decision) -> None:
         """Commit a decision and answer its caller: the whole life of most calls."""

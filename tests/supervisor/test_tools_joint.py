@@ -8,13 +8,16 @@ import pytest
 import trio
 import trio.testing
 from bridges import Harness, Workspace, moved, payload_of, reconciled
-from tool_scenarios import World, call, opened, rows, started, statuses, texts
+from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.actors.calls import PreToolUse
+from fencepost.actors.tool_placement import Placement
 from fencepost.mailbox.line import MutationLine
 from fencepost.supervisor import (
+    ActorCrashed,
     Allow,
     Applied,
+    Chaos,
     Checkpoint,
     Diverged,
     Hooks,
@@ -243,6 +246,26 @@ def boundary(view, at):
     from fencepost.supervisor import ToolBoundary
 
     return ToolBoundary(view.incarnation_id, at, "next")
+
+
+async def test_a_batch_is_cancelled_though_the_pane_did_not_see_the_commit_that_retired_its_incarnation(
+    url, monkeypatch
+):
+    chaos, world = Chaos(), World()
+    chaos.kill_at("intent.bind_restart/applied")
+    monkeypatch.setattr(Placement, "look", lambda _self: None)  # the batch stays open with its result
+    async with opened(url, world, chaos) as (supervisor, pane):
+        await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        batch = await started(pane, call("A"), launch=False)
+        await until(batch, "outcome_ready")
+        with pytest.raises(ActorCrashed):
+            await pane.launch("claude-code")
+        assert chaos.unhit() == []
+        assert (await view_of(supervisor, intent)).startup_delivery_id is not None, "the commit stands"
+        with trio.fail_after(5):
+            while rows(url, "batches")[0]["cancel_requested_at"] is None:  # noqa: ASYNC110 - read from outside
+                await trio.sleep(0.005)
 
 
 async def test_a_batch_that_was_ended_while_it_waited_for_its_pane_is_bound_to_no_intent(url, monkeypatch):
