@@ -87,8 +87,8 @@ class System(Protocol):
         """Send a message to an actor, starting it if need be, and wait for its answer."""
         ...
 
-    def wake(self, address: str) -> None:
-        """Make sure an actor is awake, without a message."""
+    def wake(self, address: str) -> bool:
+        """Make sure an actor is awake, without a message; whether it was asleep: then it is yet to read its rows."""
         ...
 
     def in_quarantine(self, address: str) -> bool:

@@ -102,7 +102,7 @@ class PaneActor(Actor):
         head = self.state.head
         if head is not None and head.state is IntentState.RECONCILING:
             self.spawn(self._ensure_attempt, head.intent_id)
-        await self._batches.cancel_orphaned()
+        await self._batches.take_up()
         await self._incarnations.recover()
         await self._deliveries.load()
 

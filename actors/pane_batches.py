@@ -10,8 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from fencepost.actors.calls import Call
 from fencepost.actors.pane_reports import decide_placement
-from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
+from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch, TakeUpBatch
 from fencepost.actors.tool_plan import judge_repeated, plan
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
@@ -61,7 +62,7 @@ class PaneBatches:
             pane.reached("start_batch", "decided")
             await system.line.commit(mutation)
             pane.reached("start_batch", "applied")
-        system.wake(address)
+        self._wake(address)
         pane.answer(envelope, None)
 
     async def place(self, envelope: Envelope, message: PlaceResults) -> None:
@@ -80,14 +81,34 @@ class PaneBatches:
         await pane.commit("place_results", decision, before=message.part)
         pane.answer(envelope, None)
 
+    async def take_up(self) -> None:
+        """See that the open batch goes on, or ends: an earlier activation may have died before it could."""
+        for batch in await self._opened():
+            if self._pane.state.is_live(batch.incarnation_id):
+                with suppress(ActorQuarantined):  # it goes on when it is revived
+                    self._wake(batch.address)
+            else:
+                self._cancel(batch.address)
+
     async def cancel_orphaned(self) -> None:
         """A batch runs for one incarnation, and ends with it."""
+        for batch in await self._opened():
+            if not self._pane.state.is_live(batch.incarnation_id):
+                self._cancel(batch.address)
+
+    async def _opened(self) -> list[BatchRecord]:
         pane = self._pane
         (opened,) = await pane.system.line.load(Query(BatchRecord, {"pane_id": pane.pane_id, "checkpoint": None}))
-        for batch in opened:
-            if not pane.state.is_live(batch.incarnation_id):
-                pane.spawn(self._cancel, batch.address)
+        return opened
 
-    async def _cancel(self, address: str) -> None:
+    def _wake(self, address: str) -> None:
+        """Have a batch go on; one that is awake may have looked for its rows before they were there."""
+        if not self._pane.system.wake(address):
+            self._pane.spawn(self._tell, address, TakeUpBatch())
+
+    def _cancel(self, address: str) -> None:
+        self._pane.spawn(self._tell, address, CancelBatch("its incarnation was retired"))
+
+    async def _tell(self, address: str, message: Call) -> None:
         with suppress(ActorCrashed, ActorQuarantined):  # its next activation sees for itself
-            await self._pane.system.ask(address, CancelBatch("its incarnation was retired"))
+            await self._pane.system.ask(address, message)

@@ -31,7 +31,7 @@ from typing import ClassVar, Final
 from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import Call
 from fencepost.actors.messages import Applied, Unchanged
-from fencepost.actors.tool_calls import CancelBatch, FinalizeBatch, SnapshotBatch, WaitForBatch
+from fencepost.actors.tool_calls import CancelBatch, FinalizeBatch, SnapshotBatch, TakeUpBatch, WaitForBatch
 from fencepost.actors.tool_clearance import Clearance
 from fencepost.actors.tool_errands import Errands
 from fencepost.actors.tool_execution import Executions
@@ -89,6 +89,7 @@ class ToolBatchActor(Actor):
         self._held_up_by: Counter[str] = Counter()
         """The quarantined addresses without which something here cannot go on."""
         self._serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
+            TakeUpBatch: self._taken_up,
             WaitForBatch: self._wait,
             CancelBatch: self._cancel,
             FinalizeBatch: self._finalize,
@@ -162,7 +163,12 @@ class ToolBatchActor(Actor):
         serve = self._serving.get(type(envelope.message))
         if serve is None:
             raise InvalidTransition(f"a batch has no answer to {envelope.message!r}", address=self.address)
+        if not self.rows.exist:
+            await self.load()  # somebody had asked before the batch was started, and this may be later
         await serve(envelope)
+
+    async def _taken_up(self, envelope: Envelope) -> None:
+        self.answer(envelope, None)
 
     # -- waiting --
 
