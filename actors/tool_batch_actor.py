@@ -104,14 +104,19 @@ class ToolBatchActor(Actor):
         if not self.rows.open:
             return
         self._placement.loaded()
+        await self.outlives_incarnation()
+        self.spawn(self._go_on)
+
+    async def outlives_incarnation(self) -> bool:
+        """Whether the incarnation it runs for was retired; then the batch is cancelled on return."""
         batch = self.rows.now.batch
         (rows,) = await self.system.line.load(Query(IncarnationRecord, {"incarnation_id": batch.incarnation_id}))
         if not rows:
             raise CorruptRecord(self.address, f"runs for incarnation {batch.incarnation_id}, which has no row")
         self.echo = rows[0].startup_delivery_id
-        if not rows[0].live and not self.rows.now.cancelled:
+        if not rows[0].live:
             await self.request_cancel("its incarnation was retired")
-        self.spawn(self._go_on)
+        return not rows[0].live
 
     async def _go_on(self) -> None:
         """Take up every call that can be worked on now, and place what is ready."""

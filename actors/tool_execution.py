@@ -285,12 +285,27 @@ class Executions:
             arguments = sources[name].arguments
             beside = bool(self._system.executing[name])
             mutation = clear_and_replay(
-                call, arguments, self._system.clock.now_ns(), progress=progress is not None, beside=beside
+                call,
+                arguments,
+                self._system.clock.now_ns(),
+                incarnation_id=self._rows.now.batch.incarnation_id,
+                progress=progress is not None,
+                beside=beside,
             )
             then = partial(
                 self.start, call.source_index, tool, arguments, saved=progress, memos=remembered, recovery=True
             )
-            self._actor.replays.put(Step(mutation, then))
+            again = partial(self._not_replayed, call, progress, remembered, mutation)
+            self._actor.replays.put(Step(mutation, then, again=again))
+
+    async def _not_replayed(
+        self, call: CallRecord, progress: Progress | None, memos: Collection[str], mutation: Mutation
+    ) -> Mutation | None:
+        """The store refused the replay.  If the call's incarnation was retired meanwhile, there is to be none."""
+        if not await self._actor.outlives_incarnation():
+            return mutation
+        self._stage(call, interrupted(progress, self._bytes_max), memos, progress=True, recovery=True)
+        return None
 
     @property
     def _bytes_max(self) -> int:

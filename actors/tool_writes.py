@@ -23,7 +23,7 @@ from fencepost.actors.tool_state import (
     transition,
 )
 from fencepost.mailbox.errors import CorruptRecord
-from fencepost.mailbox.mutation import Delete, Mutation, NewEvent
+from fencepost.mailbox.mutation import Delete, Live, Mutation, NewEvent
 from fencepost.mailbox.records import (
     ArgumentsRecord,
     BatchRecord,
@@ -68,19 +68,24 @@ def _event(kind: str, call: CallRecord, now: int, *, recovery: bool, **data: obj
     return NewEvent(kind=kind, address=call.batch, at=now, data=named)
 
 
-def admit(call: CallRecord, replay: Replay, source: ArgumentsRecord, effective: str, now: int) -> Mutation:
-    """Clear a planned call: its effective arguments and the intent of its effect, in one transaction."""
+def admit(
+    call: CallRecord, replay: Replay, source: ArgumentsRecord, effective: str, now: int, *, incarnation_id: str
+) -> Mutation:
+    """Clear a planned call: its effective arguments and the intent of its effect, in one transaction.
+
+    Refused once the incarnation the batch runs for was retired: from then on files may change (contract T-5).
+    """
     puts: tuple[Record, ...] = (transition(call, AdmitEffect(replay=replay)),)
     if effective != source.arguments:
         puts = (*puts, source.next(arguments=effective))
     start = _event("tool_start", call, now, recovery=False, arguments=json_value(effective))
-    return Mutation(label="batch.admit", puts=puts, events=(start,))
+    return Mutation(label="batch.admit", guards=(Live(incarnation_id),), puts=puts, events=(start,))
 
 
 def clear_and_replay(
-    call: CallRecord, arguments: str, now: int, *, progress: bool = True, beside: bool = False
+    call: CallRecord, arguments: str, now: int, *, incarnation_id: str, progress: bool = True, beside: bool = False
 ) -> Mutation:
-    """Prepare an orphan's replay: its old progress goes, its memos stay.
+    """Prepare an orphan's replay: its old progress goes, its memos stay; refused as an admission is.
 
     `progress` says whether it may have any, `beside` whether an earlier execution of it is known to run still.
     """
@@ -88,6 +93,7 @@ def clear_and_replay(
     events.append(_event("tool_start", call, now, recovery=True, arguments=json_value(arguments)))
     return Mutation(
         label="batch.replay",
+        guards=(Live(incarnation_id),),
         deletes=(Delete(CheckpointRecord, (call.invocation_id,)),) if progress else (),
         puts=(transition(call, ReplayEffect()),),
         events=tuple(events),
@@ -131,7 +137,7 @@ def together(steps: Sequence[Mutation]) -> Mutation:
         return steps[0]
     return Mutation(
         label=steps[0].label,
-        guards=tuple(chain.from_iterable(step.guards for step in steps)),
+        guards=tuple(dict.fromkeys(chain.from_iterable(step.guards for step in steps))),
         deletes=tuple(chain.from_iterable(step.deletes for step in steps)),
         puts=tuple(chain.from_iterable(step.puts for step in steps)),
         events=tuple(chain.from_iterable(step.events for step in steps)),

@@ -16,8 +16,10 @@ Number 100 + n is the note's invariant n:
     112  nothing is written for a call that there is not
     113  a memo's value can be read
     114  a closed batch has left no arguments behind
+    115  no effect starts behind the retirement of the incarnation its batch runs for
 
-and 0 stands, as everywhere, for rows that cannot be read or do not fit together.  Like the rest of the audit it trusts
+where 115 is no invariant of the note but what the batches owe their panes (files may change from then on), and 0
+stands, as everywhere, for rows that cannot be read or do not fit together.  Like the rest of the audit it trusts
 neither the store's constraints nor the records' own laws.
 """
 
@@ -69,7 +71,7 @@ def tool_laws(reader: StoreReader, incarnations: Mapping[object, Row]) -> Iterat
             yield 0, "calls", call, f"is of batch {call['batch']!r}, which has no row"
     yield from _entry_laws(stored)
     yield from _effect_laws(reader, stored)
-    yield from _story_laws(reader)
+    yield from _story_laws(reader, stored)
 
 
 def _number(value: object) -> int:
@@ -217,21 +219,51 @@ def _is_json(text: object) -> bool:
 # -- what the events tell ----------------------------------------------------------------------------------------
 
 
-def _story_laws(reader: StoreReader) -> Iterator[Finding]:
+_Told: TypeAlias = tuple[Row, Mapping[str, Any]]
+"""An event and its data."""
+
+
+def _story_laws(reader: StoreReader, stored: _Stored) -> Iterator[Finding]:
     """What is wrong in the story of each call, from the events that are kept."""
-    told: dict[object, list[tuple[Row, Mapping[str, Any]]]] = defaultdict(list)
+    told: dict[object, list[_Told]] = defaultdict(list)
+    retired: dict[object, Row] = {}
     kept = sorted((row for row in reader.raw("events") if type(row["seq"]) is int), key=lambda row: _number(row["seq"]))
     first = kept[0]["seq"] if kept else 0
     for row in kept:
-        if row["kind"] in {"tool_start", "tool_end"} and _is_json(row["data"]):
+        if row["kind"] in {"tool_start", "tool_end", "incarnation.retired"} and _is_json(row["data"]):
             data = json_value(cast("str", row["data"]))
-            if isinstance(data, dict):
-                told[data.get("invocation_id")].append((row, data))
-    for story in told.values():
+            if not isinstance(data, dict):
+                continue
+            if row["kind"] == "incarnation.retired":
+                retired.setdefault(_hashable(data.get("incarnation_id")), row)
+            else:
+                told[_hashable(data.get("invocation_id"))].append((row, data))
+    for invocation_id, story in told.items():
         yield from _call_story(story, whole=first == 1)
+        yield from _late_effects(story, stored.calls.get(invocation_id), retired, stored)
 
 
-def _call_story(story: list[tuple[Row, Mapping[str, Any]]], *, whole: bool) -> Iterator[Finding]:
+def _hashable(value: object) -> object:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _late_effects(
+    story: list[_Told], call: Row | None, retired: Mapping[object, Row], stored: _Stored
+) -> Iterator[Finding]:
+    """Effects that started when their incarnation was no more."""
+    ends = {row["seq"] for row, _ in story if row["kind"] == "tool_end"}
+    for row, _ in story:
+        batch = stored.batches.get(row["address"])
+        gone = None if batch is None else retired.get(batch["incarnation_id"])
+        if row["kind"] != "tool_start" or gone is None or row["seq"] < gone["seq"]:
+            continue
+        # A result that the runtime made itself starts and ends in one commit and has no effect.  A call tells whether
+        # it had one, and of a call that is no more, because its batch was ended from outside, the events have to.
+        if row["seq"] + 1 not in ends if call is None else call["replay"] is not None:
+            yield 115, "events", row, f"starts an effect, and event {gone['seq']} had retired its incarnation"
+
+
+def _call_story(story: list[_Told], *, whole: bool) -> Iterator[Finding]:
     ended: Row | None = None
     started = replayed = False
     for row, data in story:
