@@ -73,6 +73,8 @@ class System(Protocol):
     nursery: trio.Nursery
     executing: Counter[str]
     """How often each call's tool runs in this process, also for activations that are over; by invocation id."""
+    lingering: dict[str, str]
+    """Batches ended from outside whose tools have a grace to end, each with its pane's id."""
 
     @property
     def chaotic(self) -> bool:

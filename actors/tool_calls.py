@@ -11,6 +11,7 @@ from fencepost.actors.tool_plan import BatchRequest
 from fencepost.mailbox.mutation import Mutation
 
 __all__ = [
+    "AwaitTools",
     "CancelBatch",
     "FinalizeBatch",
     "PlaceResults",
@@ -56,6 +57,13 @@ class TakeUpBatch(Call):
     """Pane to batch: your rows are there; read them, if you looked before they were."""
 
     CALL: ClassVar[str] = "take_up"
+
+
+@frozen
+class AwaitTools(Call):
+    """Pane to batch: answer once you are closed, and every tool of yours has ended or was given up."""
+
+    CALL: ClassVar[str] = "await_tools"
 
 
 @frozen

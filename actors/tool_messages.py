@@ -130,8 +130,9 @@ class Tool:
     replay begins (the event `tool_replay.overlaps` says so).  What it writes through its invocation is fenced; what
     it does to the world is not.  A safe tool either ends when it is cancelled or can stand beside itself.
 
-    Whatever a tool or a validator does after its batch was cancelled and the grace is over is nobody's business any
-    more: the call has its result, and that says what is known.
+    A tool or a validator that has not ended when its batch was cancelled and the grace is over is waited for no longer:
+    the call has its result, and that says what is known.  What such code still does to the world, to files that are
+    being reconciled for instance, nobody can keep it from.
     """
 
     name: str = field(validator=_id)

@@ -101,6 +101,8 @@ class Registry:
         self.callback = host.callback
         self.call_from_host = host.call
         self.executing: Counter[str] = Counter()
+        self.lingering: dict[str, str] = {}
+        """Batches ended from outside whose tools have a grace to end, each with its pane's id."""
         self.delivery_debts: set[str] = set()
         """Panes that an earlier life left with a delivery under way."""
         self._options = options
