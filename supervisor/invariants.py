@@ -22,7 +22,7 @@ A violation's number is the invariant of protocol-intent.md section 10 that is b
     12  at most one incarnation of a pane is live, and it is the latest
     13  an intent is materialized once
 
-101 to 114 are the invariants 1 to 14 of the tool-durability note and 115 is what a batch owes its pane
+101 to 114 are the invariants 1 to 14 of the tool-durability note and 115 and 116 what batches and panes owe each other
 (`tool_invariants`), 202 to 207 are those of protocol-delivery.md section 10 (`delivery_invariants`), and 0 is the store
 itself, for what neither numbers: a row that cannot be read, a key that is there twice, a reference to a row that is not
 there or belongs to another pane, an epoch used twice, startup attempts that do not count from 1, a live process that

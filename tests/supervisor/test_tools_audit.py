@@ -153,6 +153,17 @@ def test_a_result_that_was_made_behind_the_end_of_its_incarnation_is_no_effect(l
     assert (115, "events") not in found(loose)
 
 
+@pytest.mark.parametrize(
+    ("pane_id", "ended", "bad"),
+    [("pane", False, True), ("pane", True, False), ("other", False, False)],
+)
+def test_a_reconciliation_that_begins_beside_an_effect_is_found(loose, pane_id, ended, bad):
+    if ended:
+        damage(loose, event_behind("tool_end", "batch:pane/op/turn-2", invocation_id=of("B"), recovery="json('false')"))
+    damage(loose, event_behind("intent.reconciling", "intent:i", pane_id=f"'{pane_id}'"))
+    assert ((116, "events") in found(loose)) is bad
+
+
 def test_a_replay_whose_start_was_trimmed_away_is_no_broken_law(loose):
     ends = "kind = 'tool_end' AND data LIKE '%call-X%'"
     damage(
