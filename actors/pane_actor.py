@@ -229,14 +229,14 @@ class PaneActor(Actor):
                 case RetiredIncarnation():
                     self.memory.forget_admissions()
                     self.waiting.recheck = True
-                    self.spawn(self.batches.cancel_orphaned)
+                    self.spawn(self.batches.take_up)
                 case Replace():
                     self._incarnations.resume_relaunching()
 
     def _make_up_for_unseen(self) -> None:
         """Carry out whatever effects a commit may have had that was not seen; here, each follows from the rows too."""
         self.waiting.recheck = True
-        self.spawn(self.batches.cancel_orphaned)
+        self.spawn(self.batches.take_up)
         self._incarnations.resume_relaunching()
 
     async def decide(self, envelope: Envelope, decision: Decision) -> None:

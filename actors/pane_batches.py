@@ -85,18 +85,12 @@ class PaneBatches:
         pane.answer(envelope, None)
 
     async def take_up(self) -> None:
-        """See that the open batch goes on, or ends: an earlier activation may have died before it could."""
+        """See that the open batch goes on, or ends with its incarnation; whoever should have may have died before."""
         for batch in await self._opened():
             if self._pane.state.is_live(batch.incarnation_id):
                 with suppress(ActorQuarantined):  # it goes on when it is revived
                     self._wake(batch.address)
             else:
-                self._cancel(batch.address)
-
-    async def cancel_orphaned(self) -> None:
-        """A batch runs for one incarnation, and ends with it."""
-        for batch in await self._opened():
-            if not self._pane.state.is_live(batch.incarnation_id):
                 self._cancel(batch.address)
 
     # -- tools that must end before files change --

@@ -46,6 +46,8 @@ __all__ = [
     "cancel",
     "clear_and_replay",
     "finalize",
+    "hook_failed",
+    "names_of",
     "place",
     "settle",
     "stage_synthetic",
@@ -56,16 +58,19 @@ __all__ = [
 # -- the steps of a call -----------------------------------------------------------------------------------------
 
 
-def _event(kind: str, call: CallRecord, now: int, *, recovery: bool, **data: object) -> NewEvent:
-    named: dict[str, object] = {
+def names_of(call: CallRecord, *, recovery: bool) -> dict[str, object]:
+    """By what an event names its call (contract T-9)."""
+    return {
         "invocation_id": call.invocation_id,
         "tool_call_id": call.tool_call_id,
         "source_index": call.source_index,
         "recovery": recovery,
         "tool_name": call.name,
-        **data,
     }
-    return NewEvent(kind=kind, address=call.batch, at=now, data=named)
+
+
+def _event(kind: str, call: CallRecord, now: int, *, recovery: bool, **data: object) -> NewEvent:
+    return NewEvent(kind=kind, address=call.batch, at=now, data={**names_of(call, recovery=recovery), **data})
 
 
 def admit(
@@ -129,6 +134,12 @@ def settle(
         puts=(after, outcome_record(call.invocation_id, outcome, now)),
         events=(_event("tool_end", call, now, recovery=recovery, result=result_data(outcome)),),
     )
+
+
+def hook_failed(call: CallRecord, error: str, now: int) -> Mutation:
+    """Tell that `after_tool` did not look at a result, which is kept as it is."""
+    event = _event("after_tool.failed", call, now, recovery=False, error=error)
+    return Mutation(label="batch.hook_failed", events=(event,))
 
 
 def together(steps: Sequence[Mutation]) -> Mutation:
