@@ -58,7 +58,16 @@ from fencepost.mailbox.ports import ActorKilled, CrashPoints, Kill, RuntimeKille
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.storable import require_storable
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadDeadLetters, LoadEvents, Run, Store
+from fencepost.mailbox.stores.store import (
+    Answer,
+    Job,
+    Load,
+    LoadDeadLetters,
+    LoadEvents,
+    LoadFields,
+    Run,
+    Store,
+)
 
 __all__ = ["BATCH_MAX", "EVENTS_KEPT_MAX", "MutationLine"]
 
@@ -192,6 +201,13 @@ class MutationLine:
         `MailboxClosed` as `commit` does.
         """
         return cast("list[list[R]]", await self._ask(Load(cast("tuple[Query[Record], ...]", queries))))
+
+    async def load_fields(self, *wanted: tuple[Query[Record], str]) -> list[list[object]]:
+        """Answer each query with what the field named beside it holds in the matches, as stored; otherwise as `load`.
+
+        Nothing is decoded, so no damage to another field keeps a record from being found; the order is undefined.
+        """
+        return cast("list[list[object]]", await self._ask(LoadFields(wanted)))
 
     async def load_events(self, after: int = 0, limit: int | None = None) -> list[Event]:
         """Return the stored events with a seq over `after`, oldest first; otherwise as `load`."""

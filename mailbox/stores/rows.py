@@ -28,7 +28,7 @@ from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, ForeignKey, Unique, forbidden_succession
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, trim_to
+from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, LoadFields, trim_to
 
 __all__ = ["Key", "Mark", "Refusal", "Row", "Rows", "Step", "Table", "Written"]
 
@@ -274,6 +274,11 @@ class Rows:
         assert not isinstance(job, Mutation)
         if isinstance(job, Load):
             return [self.tables[query.record_type].select(query) for query in job.queries]
+        if isinstance(job, LoadFields):
+            return [
+                [plain(getattr(record, name)) for record in self.tables[query.record_type].matching(query)]
+                for query, name in job.wanted
+            ]
         if isinstance(job, LoadEvents):
             return self.events_after(job.after, job.limit)
         return self.dead_letters_after(job.after, job.limit)

@@ -25,7 +25,7 @@ from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS
 
-__all__ = ["VARIABLES_MAX", "TableSql", "count_sql", "select_sql", "table_sql"]
+__all__ = ["VARIABLES_MAX", "TableSql", "count_sql", "field_sql", "select_sql", "table_sql"]
 
 PATTERNS_MAX: Final = 256
 """How many patterns of absent values a table remembers statements for before it starts afresh."""
@@ -179,6 +179,12 @@ def select_sql(query: Query[Any]) -> tuple[str, list[object]]:
         sql += " LIMIT ?"
         parameters.append(query.limit)
     return sql, parameters
+
+
+def field_sql(query: Query[Any], name: str) -> tuple[str, list[object]]:
+    """Return the statement that answers what the field `name` of each match holds, and its parameters."""
+    where, parameters = _where(query)
+    return f"SELECT {name} FROM {query.record_type.TABLE}{where}", parameters  # noqa: S608
 
 
 def count_sql(query: Query[Any]) -> tuple[str, list[object]]:

@@ -46,13 +46,14 @@ from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import forbidden_succession
 from fencepost.mailbox.stores.ownership import take_lock
-from fencepost.mailbox.stores.sql import TableSql, count_sql, select_sql, table_sql
+from fencepost.mailbox.stores.sql import TableSql, count_sql, field_sql, select_sql, table_sql
 from fencepost.mailbox.stores.store import (
     SCHEMA_VERSION,
     Answer,
     Job,
     Load,
     LoadEvents,
+    LoadFields,
     Probe,
     Run,
     StoreReader,
@@ -525,6 +526,8 @@ class _Writer:
             if isinstance(job, Load):
                 return [_select(self._cursor, query, self._where) for query in job.queries]
             assert not isinstance(job, Mutation)
+            if isinstance(job, LoadFields):
+                return [_field(self._cursor, query, name) for query, name in job.wanted]
             if isinstance(job, LoadEvents):
                 return _events(self._cursor, job.after, job.limit, self._where)
             return _dead_letters(self._cursor, job.after, job.limit, self._where)
@@ -564,6 +567,10 @@ def _rows(cursor: sqlite3.Cursor, sql: str, parameters: Sequence[object]) -> lis
 def _select(cursor: sqlite3.Cursor, query: Query[R], where: str) -> list[R]:
     decode = codec_of(query.record_type).decode
     return [decode(row, where) for row in _rows(cursor, *select_sql(query))]
+
+
+def _field(cursor: sqlite3.Cursor, query: Query[Any], name: str) -> list[object]:
+    return [value for (value,) in _rows(cursor, *field_sql(query, name))]
 
 
 def _numbered(cursor: sqlite3.Cursor, sql: str, after: int, limit: int | None, where: str) -> list[tuple[Any, ...]]:

@@ -72,6 +72,18 @@ async def test_what_is_committed_is_there_after_reopening(url):
         assert tuple(await line.load_events()) == events
 
 
+async def test_a_field_is_answered_as_it_is_stored_for_each_query_from_one_moment(url):
+    async with open_line(url) as line:
+        await line.commit(Mutation(label="a.b", puts=(*EVERY_KIND, intent(2))))
+        states, nothing, offers, presence = await line.load_fields(
+            (Query(IntentRecord), "state"),
+            (Query(IntentRecord, {"pane_id": "pane-9"}), "state"),
+            (Query(IntentRecord, {"state": IntentState.DETECTED.value}), "payload_offered_at"),
+            (Query(IncarnationRecord), "soft_batches"),
+        )
+        assert (sorted(map(str, states)), nothing, offers, presence) == (["delivered", "detected"], [], [None], [1])
+
+
 async def test_a_whole_life_can_be_written(url):
     async with open_line(url) as line:
         for records in life_of_an_intent():
