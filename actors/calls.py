@@ -251,7 +251,7 @@ class OutcomeReported(Call):
 
 @frozen
 class AttemptFailed(Call):
-    """Intent to pane: the reconciler raised; nobody waits for this attempt any more."""
+    """To a pane: the reconciler raised, or its intent is in quarantine; nobody waits for this attempt any more."""
 
     CALL: ClassVar[str] = "attempt_failed"
     intent_id: str

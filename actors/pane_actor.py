@@ -90,6 +90,12 @@ class PaneActor(Actor):
         """The pane as stored."""
         return self.memory.state
 
+    @property
+    def left_alone(self) -> bool:
+        """Whether the head is in quarantine: nobody is to wait for what only its revival can bring."""
+        head = self.state.head
+        return head is not None and self.system.in_quarantine(f"intent:{head.intent_id}")
+
     def mint(self, kind: str) -> str:
         """A fresh id of this kind, for a decision."""
         return self.system.ids.new_id(kind)
@@ -245,7 +251,7 @@ class PaneActor(Actor):
     async def _boundary(self, envelope: Envelope, message: PreToolUse, *, patient: bool, parked: bool = False) -> None:
         """Decide a tool call until it has an answer or is parked; an acknowledgement is not an answer."""
         while True:
-            boundary = await self._describe(message.boundary, patient=patient)
+            boundary = await self._describe(message.boundary, patient=patient and not self.left_alone)
             decision = decide_boundary(self.state, boundary)
             if isinstance(decision.answer, BlockRestart) and await self.memory.recalled(message.boundary):
                 continue  # a restart writes no admission, so the store would not contradict it

@@ -113,7 +113,7 @@ class PaneIncarnations:
         if head is not None and head.state is IntentState.DETECTED:
             await self._begin_unattended("prepare_payload")
         head = pane.state.head
-        if head is not None and head.state is IntentState.RECONCILING:
+        if head is not None and head.state is IntentState.RECONCILING and not pane.left_alone:
             pane.waiting.park(envelope, head.intent_id, math.inf)
             return
         check_launch(pane.state, pane.system.limits)

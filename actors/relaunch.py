@@ -25,7 +25,7 @@ from fencepost.actors.calls import LaunchFailed, LaunchHarness, PreparePayload, 
 from fencepost.actors.incarnation_state import LaunchRequest, needs_payload_first
 from fencepost.actors.messages import Capabilities, IncarnationView, Launch, Launcher
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import LaunchBlocked
+from fencepost.mailbox.errors import ActorQuarantined, LaunchBlocked
 from fencepost.mailbox.records import IncarnationRecord
 from fencepost.mailbox.text import told
 
@@ -68,6 +68,9 @@ class Relauncher:
             envelope.reply.fail(failed.__cause__ or failed)
         except LaunchBlocked as blocked:
             envelope.reply.fail(blocked)
+        except ActorQuarantined as left_alone:
+            envelope.reply.fail(left_alone)
+            self.resume()  # the old process is fenced: its successor starts when the intent has been revived
         # Anything else is the activation's death: the next one finds an unproved startup and gives it up.
         self.held.remove(envelope)
 
@@ -87,15 +90,22 @@ class Relauncher:
     async def _replace(self) -> None:
         """Start successors, with the harness and session of the predecessor, until one starts or none may."""
         try:
-            async with self._one_at_a_time:
-                while self._wished_for:
+            while self._wished_for:
+                try:
                     await self._try_once()
+                except ActorQuarantined as left_alone:
+                    await self._pane.system.until_revived(left_alone.address)
         except LaunchBlocked:
             return  # a human, or the end of a reconciliation, leads on
         finally:
             self._replacing = False
 
     async def _try_once(self) -> None:
+        async with self._one_at_a_time:
+            if self._wished_for:
+                await self._launch_successor()
+
+    async def _launch_successor(self) -> None:
         latest = self._pane.state.latest
         assert latest is not None
         capabilities = Capabilities(soft_batches=latest.soft_batches, turn_order=latest.turn_order)

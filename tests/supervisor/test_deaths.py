@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from bridges import Harness, Processes, Workspace, moved, payload_of
+from frozen_time import TrioClock
 
 from fencepost.supervisor import (
     ActorCrashed,
@@ -17,8 +19,10 @@ from fencepost.supervisor import (
     Options,
     Reason,
     SyncStatus,
+    check,
     open_supervisor,
 )
+from fencepost.supervisor.restart_policy import CrashHistory
 
 
 class UnshowableError(Exception):
@@ -48,6 +52,92 @@ async def test_a_quarantined_intent_leaves_its_pane_alive(url):
         assert (await supervisor.status()).quarantined == (f"intent:{intent.intent_id}",)
         await supervisor.revive(f"intent:{intent.intent_id}")
         assert await harness.call(1, "b1") == BlockPayload(intent.intent_id, payload_of("B"))
+
+
+class Outage(Workspace):
+    """A Reconciler whose network is down for so many seconds of trio's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.until = trio.current_time() + seconds
+
+    async def reconcile(self, attempt):
+        if trio.current_time() < self.until:
+            self.outcomes.append(OSError("the network is down"))
+        return await super().reconcile(attempt)
+
+
+async def test_what_fails_for_a_moment_is_given_that_moment(autojump_clock):
+    async with open_supervisor("memory://", reconciler=Outage(1.0)) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        batch = [await harness.call(1, "b1", wait=60) for _ in range(6)]
+        assert batch[-1] == BlockPayload(intent.intent_id, payload_of("B"))
+        assert (await supervisor.status()).quarantined == ()
+
+
+async def test_what_fails_every_time_is_quarantined_within_a_quarter_of_the_window(autojump_clock):
+    workspace = Outage(float("inf"))
+    async with open_supervisor("memory://", reconciler=workspace, clock=TrioClock()) as supervisor:
+        harness = await Harness.start(supervisor.pane("pane"))
+        await harness.pane.detect(moved("A", "B"))
+        began = trio.current_time()
+        await harness.call(1, "b1", wait=0)
+        await quarantined(supervisor)
+        assert len(workspace.attempts) == Options().crashes_max + 1
+        assert trio.current_time() - began <= Options().crash_window_seconds / 4
+
+
+@pytest.mark.parametrize("crashes_max", [0, 1, 5, 10_000])
+@pytest.mark.parametrize("window_seconds", [0, 1, 60, 86_400, float("inf")])
+def test_pauses_grow_and_leave_room_in_the_window(crashes_max, window_seconds):
+    history, pauses = CrashHistory(), []
+    for at in range(min(crashes_max, 50)):
+        history = history.crashed(at / 1e6, crashes_max, window_seconds or 1)
+        pauses.append(history.pause_seconds(crashes_max, window_seconds))
+    assert pauses == sorted(pauses)
+    assert sum(pauses) <= window_seconds / 4
+    assert pauses[:1] in ([], [0.0])
+    assert all(pause <= 30 for pause in pauses)
+
+
+async def test_nobody_waits_for_what_only_a_revival_can_bring(autojump_clock):
+    workspace = Outage(float("inf"))
+    options = Options(crashes_max=0)
+    async with open_supervisor("memory://", reconciler=workspace, options=options) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        began = trio.current_time()
+        for _ in range(3):
+            assert (await harness.call(1, "b1", wait=3_600)).reason is Reason.RECONCILING
+        assert trio.current_time() - began < 1
+        workspace.until = 0
+        await supervisor.revive(f"intent:{intent.intent_id}")
+        assert await harness.call(1, "b1", wait=3_600) == BlockPayload(intent.intent_id, payload_of("B"))
+
+
+async def test_a_replacement_waits_for_the_revival_of_its_intent_and_costs_the_pane_no_life(url):
+    processes = Processes()
+    options = Options(crashes_max=0)
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes, options=options) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        assert isinstance(await harness.call(1, "b1"), BlockPayload)
+        address = f"intent:{intent.intent_id}"
+        await supervisor.kill(address)
+        with pytest.raises(ActorQuarantined):
+            await pane.launch("claude-code")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await supervisor.status()).quarantined == (address,)
+        assert len(processes.launches) == 1
+        await supervisor.revive(address)
+        with trio.fail_after(5):
+            launch = await processes.launched(2)
+        assert launch.startup.payload == payload_of("B")
+    assert await check(url) == []
 
 
 async def test_an_exception_that_cannot_show_itself_is_a_crash_like_any_other(url):
