@@ -37,6 +37,7 @@ __all__ = [
     "ResolveIntent",
     "RetireIncarnation",
     "StartupReady",
+    "StopFailed",
     "SyncStatusQuery",
     "Withdraw",
 ]
@@ -170,6 +171,15 @@ class Withdraw(Call):
     """Fence the live incarnation, as its replacement is about to be started."""
 
     CALL: ClassVar[str] = "withdraw"
+
+
+@frozen
+class StopFailed(Call):
+    """The Launcher could not stop the process of a retired incarnation; `why` is what it said."""
+
+    CALL: ClassVar[str] = "stop_failed"
+    incarnation_id: str
+    why: str
 
 
 @frozen

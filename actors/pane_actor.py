@@ -38,13 +38,14 @@ from fencepost.actors.calls import (
     ResolveIntent,
     RetireIncarnation,
     StartupReady,
+    StopFailed,
     SyncStatusQuery,
     Withdraw,
 )
 from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
 from fencepost.actors.delivery_calls import DeliveryCall
 from fencepost.actors.joining import chained, join
-from fencepost.actors.messages import BlockRestart, DetectedIntent, Reconciled, SyncStatus, ToolBoundary
+from fencepost.actors.messages import BlockRestart, DetectedIntent, Reconciled, ToolBoundary
 from fencepost.actors.pane_batches import PaneBatches
 from fencepost.actors.pane_deliveries import PaneDeliveries
 from fencepost.actors.pane_detection import decide_detect
@@ -151,6 +152,8 @@ class PaneActor(Actor):
                 await self._incarnations.retire(envelope, message)
             case Withdraw():
                 await self._incarnations.withdraw(envelope)
+            case StopFailed() as message:
+                await self._incarnations.stop_failed(envelope, message)
             case PreparePayload():
                 await self._incarnations.prepare_payload(envelope)
             case RearmIntent() as message:
@@ -394,5 +397,4 @@ class PaneActor(Actor):
         await self.decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now, over))
 
     async def _sync_status(self, envelope: Envelope) -> None:
-        status = SyncStatus.CONFLICTED if self._incarnations.stop_failed else self.state.sync_status()
-        self.answer(envelope, status)
+        self.answer(envelope, self.state.sync_status())

@@ -4,7 +4,8 @@ Stopping a process takes as long as it takes, so this runs in child tasks of the
 messages.  The order is fixed, each step committed before the next:
 
     retire      fence the live incarnation, with the wish for a successor
-    stop        the Launcher says that the process is provably gone; if it cannot, nothing is started
+    stop        the Launcher says that the process is provably gone; if it cannot, that is written down, the pane is
+                conflicted, and nothing is started until a launch, of the host or at the next opening, gets through
     reconcile   if there is a pending intent without a payload; no process is alive to be surprised
     bind        a fresh incarnation, with a fresh one-use startup delivery id where there is a payload
     start       the Launcher starts the process; an error counts as a failed launch
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from fencepost.actors.calls import LaunchFailed, LaunchHarness, PreparePayload, Withdraw
+from fencepost.actors.calls import LaunchFailed, LaunchHarness, PreparePayload, StopFailed, Withdraw
 from fencepost.actors.incarnation_state import LaunchRequest, needs_payload_first
 from fencepost.actors.messages import Capabilities, IncarnationView, Launch, Launcher
 from fencepost.mailbox.envelope import Envelope
@@ -47,8 +48,6 @@ class Relauncher:
         self._launcher = launcher
         self._one_at_a_time = trio.Lock()
         self._replacing = False
-        self.stop_failed = False
-        """The last process could not be stopped: the pane is conflicted until a launch succeeds."""
         self.held: list[Envelope] = []
         """Host launches under way."""
 
@@ -129,7 +128,6 @@ class Relauncher:
             await pane.system.ask(pane.address, PreparePayload())
         launch = await pane.system.ask(pane.address, LaunchHarness(request, started_by_runtime=True))
         assert isinstance(launch, Launch)
-        self.stop_failed = False
         try:
             await pane.system.callback(self._launcher.start, launch)
         except Exception as error:
@@ -153,7 +151,8 @@ class Relauncher:
         try:
             await self._pane.system.callback(self._launcher.stop, view)
         except Exception as error:
-            self.stop_failed = True
+            failed = StopFailed(old.incarnation_id, told(error))
+            await self._pane.system.ask(self._pane.address, failed)
             head = self._pane.state.head
             why = f"the old process of incarnation {old.incarnation_id} could not be stopped: {told(error)}"
             intent_id, state = ("", "conflicted") if head is None else (head.intent_id, head.state)

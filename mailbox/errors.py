@@ -115,11 +115,13 @@ class PayloadTooLarge(FencepostError, ValueError):  # noqa: N818
 class LaunchBlocked(FencepostError):  # noqa: N818
     """A process may not start while this intent stands as it does; nothing changed (protocol-intent section 8).
 
-    Attributes: `intent_id` (str), `state` (`IntentState`).
+    Attributes: `intent_id` (str) and `state` (`IntentState`); where no intent is in the way but a process that cannot
+    be stopped, "" and "conflicted".
     """
 
     def __init__(self, intent_id: str, state: str, why: str) -> None:
-        super().__init__(f"no process may start: intent {intent_id} is {state}: {why}")
+        of = f"intent {intent_id} is {state}: " if intent_id else ""
+        super().__init__(f"no process may start: {of}{why}")
         self.intent_id = intent_id
         self.state = state
 

@@ -9,6 +9,8 @@ import trio.testing
 from bridges import Harness, Processes, Workspace, moved, payload_of
 from frozen_time import TrioClock
 
+from fencepost.actors.pane_state import RETIRED_FOR, STOP_FAILED
+from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     ActorCrashed,
     ActorQuarantined,
@@ -22,6 +24,7 @@ from fencepost.supervisor import (
     check,
     open_supervisor,
 )
+from fencepost.supervisor.overview import PaneLine, Standing, fleet
 from fencepost.supervisor.restart_policy import CrashHistory
 
 
@@ -184,7 +187,7 @@ async def test_the_wish_of_a_rearm_outlives_the_intents_death(url):
         assert (await processes.launched(3)).startup.payload == payload_of("B")
 
 
-async def test_a_process_that_would_not_stop_is_remembered_as_long_as_the_runtime_lives(url):
+async def test_a_process_that_would_not_stop_is_told_and_stopped_by_no_mere_question(url):
     processes = Processes()
     options = Options(idle_seconds=0)
     async with open_supervisor(url, reconciler=Workspace(), launcher=processes, options=options) as supervisor:
@@ -200,6 +203,74 @@ async def test_a_process_that_would_not_stop_is_remembered_as_long_as_the_runtim
         await trio.sleep(0.05)
         assert await pane.sync_status() is SyncStatus.CONFLICTED
         assert len(processes.stop_failures) == left, "a query stops nothing"
+
+
+async def stop_failures(supervisor) -> list[object]:
+    return [event.data async for event in supervisor.events(follow=False) if event.kind == "incarnation.stop_failed"]
+
+
+def seen_beside(url: str) -> PaneLine:
+    with open_reader(url) as reader:
+        (line,) = fleet(reader).panes
+    return line
+
+
+async def test_a_stop_that_failed_is_told_wherever_a_pane_is_looked_at_and_outlives_the_runtime(url):
+    processes = Processes()
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        processes.stop_failures = [PermissionError("not ours"), PermissionError("still not ours")]
+        for said in ("not ours", "still not ours"):
+            with pytest.raises(LaunchBlocked, match=r"^no process may start: the old process of") as blocked:
+                await pane.launch("codex")
+            assert (blocked.value.intent_id, blocked.value.state) == ("", "conflicted")
+            assert await pane.sync_status() is SyncStatus.CONFLICTED
+            told = (await stop_failures(supervisor))[-1]
+            assert (told["incarnation_id"], told["reason"]) == (harness.incarnation_id, f"PermissionError({said!r})")
+        await pane.detect(moved("A", "B"))
+    line = seen_beside(url)
+    assert line.standing is Standing.CONFLICTED
+    assert line.process.stop_failure == "PermissionError('still not ours')"
+    assert line.process.retire_reason.endswith("because of: replaced")
+    assert line.owed.needs_a_person
+    assert "could not be stopped, and nothing is started beside it: PermissionError('still not ours')" in line.owed.why
+    async with open_supervisor(url, reconciler=Workspace()) as supervisor:
+        pane = supervisor.pane("pane")
+        assert await pane.sync_status() is SyncStatus.CONFLICTED
+        await pane.launch("codex")
+        assert await pane.sync_status() is SyncStatus.PENDING
+    assert seen_beside(url).standing is Standing.PENDING
+    assert await check(url) == []
+
+
+async def test_the_next_opening_tries_to_stop_it_again_and_goes_on_if_it_can(url):
+    processes = Processes()
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane, soft_batches=False)
+        await pane.detect(moved("A", "B"))
+        processes.stop_failures = [PermissionError("not ours")]
+        assert (await harness.call(1, "b1")).reason is Reason.PAYLOAD_UNBOUND
+        while not await stop_failures(supervisor):
+            await trio.testing.wait_all_tasks_blocked(0.001)
+    assert seen_beside(url).standing is Standing.CONFLICTED
+    processes = Processes()
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes) as supervisor:
+        launch = await processes.launched(1)
+        assert launch.startup.payload == payload_of("B")
+        assert await supervisor.pane("pane").sync_status() is SyncStatus.PENDING
+    assert [what for what, _ in processes.log] == ["stop", "start"]
+    assert await check(url) == []
+
+
+async def test_a_reason_of_the_hosts_own_is_no_failed_stop(url):
+    async with open_supervisor(url, launcher=Processes()) as supervisor:
+        pane = supervisor.pane("pane")
+        launch = await pane.launch("codex")
+        await pane.retire(launch.incarnation_id, f"{STOP_FAILED}I say so{RETIRED_FOR}fun")
+        assert await pane.sync_status() is SyncStatus.IN_SYNC
+    assert seen_beside(url).standing is Standing.IN_SYNC
 
 
 async def test_nobody_waits_for_a_reconciliation_that_a_runtime_cannot_do(url):
