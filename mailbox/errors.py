@@ -113,7 +113,9 @@ class PayloadTooLarge(FencepostError, ValueError):  # noqa: N818
 
 
 class LaunchBlocked(FencepostError):  # noqa: N818
-    """A process may not start while this intent stands as it does; nothing changed (protocol-intent section 8).
+    """A process may not start while the pane stands as it does (protocol-intent section 8); nothing was started.
+
+    Nothing else has changed either, unless the old process had been retired before this came up (`Pane.launch`).
 
     Attributes: `intent_id` (str) and `state` (`IntentState`); where no intent is in the way but a process that cannot
     be stopped, "" and "conflicted".

@@ -77,7 +77,12 @@ class Pane:
         with `launch.startup.payload` as its tagged first input where there is one.  With a Launcher the old process
         is stopped first and this returns once the new one was started; whatever its `start` raises is raised here.
 
-        Raises `LaunchBlocked`, and then nothing has changed, where protocol-intent.md section 8 forbids a process.
+        Raises `LaunchBlocked` where protocol-intent.md section 8 forbids a process; what forbids it before the old
+        process is retired changes nothing, and the live incarnation stays live.  What comes up later does not bring it
+        back: the Launcher cannot stop the old process, or the pane became conflicted while it was being stopped or
+        while the payload was made that the new one needs first.  With a Launcher the runtime then goes on by itself
+        once a person has resolved that, save where it could not stop the old process: that takes another launch, or
+        the next opening.
         """
         check_id("harness", harness)
         if session_id is not None:
