@@ -50,7 +50,7 @@ from fencepost.actors.pane_batches import PaneBatches
 from fencepost.actors.pane_deliveries import PaneDeliveries
 from fencepost.actors.pane_detection import decide_detect
 from fencepost.actors.pane_incarnations import PaneIncarnations
-from fencepost.actors.pane_memory import PaneMemory
+from fencepost.actors.pane_memory import DamageElsewhere, PaneMemory
 from fencepost.actors.pane_outcome import decide_outcome
 from fencepost.actors.pane_reports import decide_batch_completed, decide_mark_delivered
 from fencepost.actors.pane_resolution import decide_discard, decide_rearm, decide_resolve
@@ -191,6 +191,8 @@ class PaneActor(Actor):
             self.waiting.recheck = True
             self._incarnations.resume_relaunching()  # the one effect that an unseen commit may have left to us
             envelope.reply.fail(crash)
+        except DamageElsewhere as damage:
+            envelope.reply.fail(damage.__cause__ or damage)
         except ActorQuarantined as quarantined:
             # The intent was never asked, and a chain is asked from its front: nothing was committed.
             envelope.reply.fail(quarantined)

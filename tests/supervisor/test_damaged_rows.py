@@ -11,10 +11,12 @@ import trio
 from bridges import Harness, Processes, Workspace, moved
 
 from fencepost.supervisor import (
+    Allow,
     CorruptRecord,
     ModelTurn,
     Options,
     PlannedCall,
+    Reason,
     Replay,
     Supervisor,
     SyncStatus,
@@ -115,6 +117,32 @@ async def test_one_damaged_row_blocks_its_own_pane_and_keeps_nobody_from_opening
         assert await supervisor.pane("moving too").sync_status() is SyncStatus.PENDING
         (running,) = (await supervisor.pane("working too").snapshot()).running_tools
         assert running.tool_call_id == "call-1"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE intents SET planned_op = 'x' WHERE pane_id = 'theirs'",
+        "UPDATE incarnations SET relaunch = 1 WHERE pane_id = 'theirs'",
+    ],
+)
+async def test_what_names_another_panes_damaged_row_costs_this_pane_no_life(path, sql):
+    async with opened(path) as supervisor:
+        ours, theirs = supervisor.pane("ours"), supervisor.pane("theirs")
+        harness, other = await Harness.start(ours), await Harness.start(theirs)
+        intent = await theirs.detect(moved("A", "B"))
+        damage(path, sql)
+        for _ in range(Options().crashes_max + 2):
+            unknown = await ours.mark_delivered(intent.intent_id, harness.incarnation_id, "turn-1", "b1")
+            assert unknown.reason is Reason.UNKNOWN_INTENT
+            for call in (ours.retire(other.incarnation_id, "no"), ours.startup_ready(other.incarnation_id, "x", "y")):
+                if "incarnations" in sql:
+                    with pytest.raises(CorruptRecord, match="a live incarnation asks to be replaced"):
+                        await call
+                else:
+                    assert (await call).reason is Reason.OTHER_PANE
+        assert await harness.call(1, "b1") == Allow()
+        assert "actor.crashed" not in [event.kind async for event in supervisor.events(follow=False)]
 
 
 async def test_damage_to_a_name_wakes_nobody_and_keeps_nobody_from_opening(path):
