@@ -51,8 +51,8 @@ def decide_outcome(
         case NeedsRecovery():
             blocked: IntentEvent = RequireRecovery(
                 reason=storable_text(outcome.reason),
-                bundle_path=None if outcome.bundle_path is None else storable_text(outcome.bundle_path),
-                bundle_fingerprint=outcome.bundle_fingerprint,
+                bundle_path=_storable(outcome.bundle_path),
+                bundle_fingerprint=_storable(outcome.bundle_fingerprint),
                 details=_details(outcome.details),
             )
         case Diverged():
@@ -60,6 +60,10 @@ def decide_outcome(
         case _:
             assert_never(outcome)
     return Decision(answer=Applied(), intent_events=((intent, blocked),))
+
+
+def _storable(text: str | None) -> str | None:
+    return None if text is None else storable_text(text)
 
 
 def _unfit(payload: bytes, limits: Limits) -> Reason | None:
