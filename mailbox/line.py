@@ -205,7 +205,8 @@ class MutationLine:
     async def load_fields(self, *wanted: tuple[Query[Record], str]) -> list[list[object]]:
         """Answer each query with what the field named beside it holds in the matches, as stored; otherwise as `load`.
 
-        Nothing is decoded, so no damage to another field keeps a record from being found; the order is undefined.
+        Nothing is decoded, so no damage to another field keeps a record from being found.  They come in the line's
+        order, that of their first writing, save from tables that are kept by their key (`LoadFields`).
         """
         return cast("list[list[object]]", await self._ask(LoadFields(wanted)))
 

@@ -93,8 +93,11 @@ class Table:
         """For each reference of this table, who names which row by it."""
 
     def place(self, key: Key, record: Record | None) -> Record | None:
-        """Put `record` where `key` is, or nothing, keep the indexes, and return what was there."""
-        old = self.rows.pop(key, None)
+        """Put `record` where `key` is, or nothing, keep the indexes, and return what was there.
+
+        A row keeps its place among the others for as long as it is there.
+        """
+        old = self.rows.get(key)
         if old is not None:
             if self.paned:
                 del self.of_pane[old.pane_id][key]  # type: ignore[attr-defined]
@@ -106,7 +109,9 @@ class Table:
                     del naming[name][key]
                     if not naming[name]:
                         del naming[name]
-        if record is not None:
+        if record is None:
+            self.rows.pop(key, None)
+        else:
             self.rows[key] = record
             if self.paned:
                 self.of_pane.setdefault(record.pane_id, {})[key] = record  # type: ignore[attr-defined]

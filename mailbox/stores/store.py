@@ -61,9 +61,10 @@ class Load:
 
 @frozen
 class LoadFields:
-    """Answer each query with what one field of its records holds, undecoded and in no order, all from one moment.
+    """Answer each query with what one field of its records holds, undecoded, all from one moment.
 
-    For whoever must find records that may be damaged: it needs no more of a row than that the query matches it.
+    For whoever must find records that may be damaged: it needs no more of a row than that the query matches it.  The
+    order is that in which the rows were first written; tables that are kept by their key have none.
     """
 
     wanted: tuple[tuple[Query[Record], str], ...]

@@ -300,4 +300,32 @@ async def test_the_session_belongs_to_the_pane_that_runs_it(url):
         await supervisor.pane("two").launch("claude-code", session_id="other")
         assert (await supervisor.pane_for_session("s")).pane_id == "one"
         await supervisor.pane("one").retire(first.incarnation_id, "done")
-        assert (await supervisor.pane_for_session("s")).pane_id in {"one", "two"}
+        assert (await supervisor.pane_for_session("s")).pane_id == "two"
+
+
+class SetBack:
+    """A clock that runs backwards."""
+
+    def __init__(self) -> None:
+        self._now_ns = 10**18
+
+    def now_ns(self) -> int:
+        self._now_ns -= 1
+        return self._now_ns
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+async def test_who_ran_a_session_last_is_told_by_the_lines_order_and_by_no_clock(url):
+    clock = SetBack()
+    async with open_supervisor(url, clock=clock) as supervisor:
+        launches = [await supervisor.pane(name).launch("codex", session_id="s") for name in ("b", "c", "a")]
+        assert (await supervisor.pane_for_session("s")).pane_id == "a"
+        for launch in reversed(launches):
+            await supervisor.pane(launch.pane_id).retire(launch.incarnation_id, "done")
+        assert (await supervisor.pane_for_session("s")).pane_id == "a"
+    async with open_supervisor(url, clock=clock) as supervisor:
+        assert (await supervisor.pane_for_session("s")).pane_id == "a"
+        await supervisor.pane("b").launch("codex", session_id="s")
+        assert (await supervisor.pane_for_session("s")).pane_id == "b"
