@@ -42,7 +42,7 @@ from fencepost.mailbox.records import BatchMode
 from fencepost.mailbox.text import storable_text
 from fencepost.supervisor.arguments import free_text, require, seconds
 from fencepost.supervisor.tool_batch import ToolBatch
-from fencepost.supervisor.views import batch_records, intent_views, result_entries
+from fencepost.supervisor.views import batch_records, intent_views, result_entries, unresolved_intent_views
 
 if TYPE_CHECKING:
     from fencepost.supervisor.runtime import Runtime
@@ -168,8 +168,15 @@ class Pane:
         return cast("Answer", await self._ask(calls.DiscardIntent(check_id("intent_id", intent_id), str(approval))))
 
     async def intents(self) -> list[IntentView]:
-        """All intents of this pane, oldest first, as stored behind every earlier call."""
+        """All intents of this pane, oldest first, as stored behind every earlier call, each with its payload."""
         return await self._runtime.call(intent_views, self._runtime.line, self.pane_id)
+
+    async def unresolved_intents(self) -> list[IntentView]:
+        """The intents of this pane that are not over, oldest first; otherwise as `intents`.
+
+        It costs no more the longer the pane's history is, so it is the one to ask on every call of a hook.
+        """
+        return await self._runtime.call(unresolved_intent_views, self._runtime.line, self.pane_id)
 
     # -- tools --
 
