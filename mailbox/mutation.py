@@ -22,8 +22,6 @@ from fencepost.mailbox.records import Record
 
 __all__ = ["Absent", "DeadLetter", "Delete", "Event", "Guard", "Mutation", "NewDeadLetter", "NewEvent", "Unchanged"]
 
-JsonScalar: TypeAlias = str | int | float | bool | None
-
 
 @frozen
 class Unchanged:

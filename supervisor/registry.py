@@ -205,7 +205,7 @@ class Registry:
         try:
             error = await self._run_to_its_end(actor)
             if error is None:
-                self._leave(actor, MailboxClosed("the runtime is closed"))
+                self._leave(actor, self._obituary(actor))
             else:
                 await self._bury(actor, error)
         finally:

@@ -35,5 +35,5 @@ class CrashHistory:
         """
         if len(self.crashes) < 2:
             return 0.0
-        longer = PAUSE_SECONDS * 2 ** min(len(self.crashes) - 2, DOUBLINGS_MAX)
+        longer = PAUSE_SECONDS * 2.0 ** min(len(self.crashes) - 2, DOUBLINGS_MAX)
         return min(longer, PAUSE_SECONDS_MAX, window_seconds / (4 * max(crashes_max, 1)))

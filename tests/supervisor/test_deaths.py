@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import trio
 import trio.lowlevel
@@ -9,7 +11,9 @@ import trio.testing
 from bridges import Harness, Processes, Workspace, moved, payload_of
 from frozen_time import TrioClock
 
+from fencepost.actors.calls import SyncStatusQuery
 from fencepost.actors.pane_state import RETIRED_FOR, STOP_FAILED
+from fencepost.mailbox.envelope import Envelope, ReplySlot
 from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     ActorCrashed,
@@ -205,7 +209,7 @@ async def test_a_process_that_would_not_stop_is_told_and_stopped_by_no_mere_ques
         assert len(processes.stop_failures) == left, "a query stops nothing"
 
 
-async def stop_failures(supervisor) -> list[object]:
+async def stop_failures(supervisor) -> list[Mapping[str, object]]:
     return [event.data async for event in supervisor.events(follow=False) if event.kind == "incarnation.stop_failed"]
 
 
@@ -301,6 +305,18 @@ async def test_the_session_belongs_to_the_pane_that_runs_it(url):
         assert (await supervisor.pane_for_session("s")).pane_id == "one"
         await supervisor.pane("one").retire(first.incarnation_id, "done")
         assert (await supervisor.pane_for_session("s")).pane_id == "two"
+
+
+async def test_an_activation_that_fell_asleep_over_a_message_does_not_speak_of_the_runtimes_end():
+    async with open_supervisor("memory://") as supervisor:
+        await supervisor.pane("pane").sync_status()
+        actor, replies = supervisor._runtime._registry._awake["pane:pane"], [ReplySlot() for _ in range(9)]
+        for reply in replies:
+            actor.inbox.put_nowait(Envelope(actor.address, SyncStatusQuery(), reply))
+        actor.scope.cancel()
+        with trio.fail_after(5), pytest.raises(ActorCrashed):
+            await replies[-1].wait()
+        assert await supervisor.pane("pane").sync_status() is SyncStatus.IN_SYNC
 
 
 class SetBack:
