@@ -61,7 +61,10 @@ class NewEvent:
 
 @frozen(kw_only=True)
 class Event:
-    """Something that happened, durable (contract G-6).  `seq` is gap-free; None for live-only events."""
+    """Something that happened, durable (contract G-6).  `at` is int nanoseconds UTC.
+
+    `seq` is gap-free; None for live-only events.
+    """
 
     seq: int | None
     at: int
@@ -84,7 +87,7 @@ class NewDeadLetter:
 
 @frozen(kw_only=True)
 class DeadLetter:
-    """A call that was refused or fenced, durable (contract G-7)."""
+    """A call that was refused or fenced, durable (contract G-7).  `at` is int nanoseconds UTC."""
 
     seq: int
     at: int
