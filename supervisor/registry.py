@@ -8,9 +8,10 @@ state from the store and serves.  Three things end an activation:
 
 * it *finishes* or falls *asleep*: nothing is owed, nobody waits; the next message starts another one;
 * it *dies*: an exception nobody planned for, or a kill.  Its caller, its parked callers and its inbox get
-  `ActorCrashed`, the crash is an event, and the next activation starts from the store: at once the first time, after
-  longer and longer pauses while it goes on dying, and whenever somebody asks it.  More than `crashes_max` deaths within
-  `crash_window_seconds` quarantine the address instead, until `revive`, and who waits for it is told;
+  `ActorCrashed`, the crash is an event, and the next activation starts from the store: at once the first time and after
+  a kill, after longer and longer pauses while it goes on failing, and whenever somebody asks it.  More than
+  `crashes_max` deaths within `crash_window_seconds` quarantine the address instead, until `revive`, and who waits for
+  it is told;
 * the *runtime* ends, by closing or by a fault: everybody gets `MailboxClosed` or `StoreFault`.
 
 Activations are numbered; whatever an earlier number still says is fenced by the actor.  All of this runs in one trio
@@ -260,15 +261,15 @@ class Registry:
             self._tell_heir(actor)
         # A record that cannot be read will not get better by reading it again: the next call tries.
         elif not isinstance(error, CorruptRecord) and not self._closed:
-            self._restart(actor.address, history)
+            self._restart(actor.address, error, history)
 
-    def _restart(self, address: str, history: CrashHistory) -> None:
-        """Start the next life, after the pause that this history asks for."""
+    def _restart(self, address: str, error: BaseException, history: CrashHistory) -> None:
+        """Start the next life: at once after a kill, which will not come again by itself, or after a pause."""
         pause_seconds = history.pause_seconds(self._options.crashes_max, self._options.crash_window_seconds)
-        if pause_seconds > 0:
-            self.nursery.start_soon(self._restart_later, address, history, pause_seconds)
-        else:
+        if isinstance(error, ActorKilled) or pause_seconds == 0:
             self._try_to_wake(address)
+        else:
+            self.nursery.start_soon(self._restart_later, address, history, pause_seconds)
 
     async def _restart_later(self, address: str, history: CrashHistory, pause_seconds: float) -> None:
         await trio.sleep(pause_seconds)

@@ -109,6 +109,16 @@ def test_pauses_grow_and_leave_room_in_the_window(crashes_max, window_seconds):
     assert all(pause <= 30 for pause in pauses)
 
 
+async def test_a_killed_actor_is_back_at_once_however_often(autojump_clock):
+    async with open_supervisor("memory://", options=Options(crashes_max=5)) as supervisor:
+        await supervisor.pane("pane").sync_status()
+        began = trio.current_time()
+        for _ in range(6):
+            await supervisor.kill("pane:pane")
+        assert (await supervisor.status()).quarantined == ("pane:pane",)
+        assert trio.current_time() == began
+
+
 async def test_nobody_waits_for_what_only_a_revival_can_bring(autojump_clock):
     workspace = Outage(float("inf"))
     options = Options(crashes_max=0)
