@@ -13,6 +13,7 @@ from bridges import Harness, Processes, Workspace, moved
 from fencepost.supervisor import (
     Allow,
     CorruptRecord,
+    Event,
     ModelTurn,
     Options,
     PlannedCall,
@@ -90,6 +91,13 @@ async def left_in_the_middle(path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def crashed(supervisor) -> Event:
+    async for event in supervisor.events():
+        if event.kind == "actor.crashed":
+            return event
+    raise AssertionError
+
+
 DAMAGE = {
     "a reconciling intent": ("moving", "UPDATE intents SET planned_op = 'x' WHERE pane_id = 'moving'"),
     "text that is no text": ("moving", "UPDATE intents SET reason = CAST(x'ff' AS TEXT) WHERE pane_id = 'moving'"),
@@ -106,9 +114,7 @@ async def test_one_damaged_row_blocks_its_own_pane_and_keeps_nobody_from_opening
     processes = Processes()
     async with opened(path, launcher=processes) as supervisor:
         with trio.fail_after(5):
-            async for event in supervisor.events():
-                if event.kind == "actor.crashed":
-                    break
+            event = await crashed(supervisor)
             await processes.launched(1 if pane_id == "changing" else 2)
         assert event.address in {f"pane:{pane_id}", f"batch:{pane_id}/op/turn-1"}
         assert "CorruptRecord" in str(event.data["cause"])

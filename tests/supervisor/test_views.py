@@ -62,7 +62,7 @@ async def test_unresolved_intents_are_read_without_those_that_are_over(url, load
         assert [one.state for one in over] == ["acknowledged"] * 3
         loads.clear()
         assert await pane.unresolved_intents() == [waiting, coalesced]
-        rows = [row for queries in loads for query, found in queries for row in found]
+        rows = [row for queries in loads for _, found in queries for row in found]
         assert {row.intent_id for row in rows if not isinstance(row, IncarnationRecord)} == {
             waiting.intent_id,
             coalesced.intent_id,
