@@ -18,7 +18,7 @@ from fencepost.actors.messages import Applied, Diverged, NeedsRecovery, Outcome,
 from fencepost.actors.pane_detection import opened
 from fencepost.actors.pane_state import Limits, Mint, PaneState, refusal
 from fencepost.mailbox.records import IntentRecord, IntentState
-from fencepost.mailbox.text import storable_text
+from fencepost.mailbox.text import shown, storable_text
 
 __all__ = ["decide_outcome"]
 
@@ -84,9 +84,9 @@ def _details(details: object) -> str | None:
     if isinstance(details, str):
         return storable_text(details)
     try:
-        return orjson.dumps(details, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(details, default=shown, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError):
-        return storable_text(repr(details))
+        return shown(details)
 
 
 def _prepared(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["storable_text", "told"]
+__all__ = ["shown", "storable_text", "told"]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -13,10 +13,15 @@ TOLD_MAX = 2_000
 
 def told(error: BaseException) -> str:
     """What somebody else's exception says of itself, as text that can be stored, whatever its `repr` does."""
+    return shown(error)[:TOLD_MAX]
+
+
+def shown(value: object) -> str:
+    """Somebody else's value as text that can be stored, whatever its `repr` does."""
     try:
-        return storable_text(repr(error))[:TOLD_MAX]
+        return storable_text(repr(value))
     except Exception:  # noqa: BLE001 - a bridge's class may do anything here
-        return f"<{type(error).__name__} that cannot show itself>"
+        return f"<{type(value).__name__} that cannot show itself>"
 
 
 def storable_text(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from bridges import Harness, Workspace, moved, payload_of, reconciled
 
@@ -199,9 +200,16 @@ async def test_a_reconciler_that_always_raises_is_quarantined_and_can_be_revived
         assert await harness.call(1, "b1") == BlockPayload(intent.intent_id, payload_of("B"))
 
 
-async def test_no_text_of_a_reconciler_costs_its_outcome(url):
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("kind", ["text", "a value in a mapping", "the whole"])
+async def test_nothing_that_a_reconciler_says_costs_its_outcome(url, kind):
     bad = "half \ud800 of a pair"
-    workspace = Workspace(NeedsRecovery(bad, bundle_path=bad, bundle_fingerprint=bad, details={bad: bad}))
+    details = {"text": {bad: bad}, "a value in a mapping": {"who": Unshowable()}, "the whole": Unshowable()}[kind]
+    workspace = Workspace(NeedsRecovery(bad, bundle_path=bad, bundle_fingerprint=bad, details=details))
     async with open_supervisor(url, reconciler=workspace) as supervisor:
         pane = supervisor.pane("pane")
         harness = await Harness.start(pane)
