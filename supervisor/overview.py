@@ -6,7 +6,7 @@ and is told here with that pane and hides no other.  What only a runtime knows (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -45,12 +45,14 @@ __all__ = [
     "Look",
     "PaneLine",
     "Standing",
+    "UnresolvedDelivery",
     "calls_placed",
     "fleet",
     "fleet_within",
     "incarnations_kept",
     "members_from",
     "pane_line",
+    "unresolved_delivery",
 ]
 
 R = TypeVar("R", bound=Record)
@@ -286,6 +288,26 @@ def _batch(reader: StoreReader, batch: BatchRecord) -> BatchLine:
     )
 
 
+@frozen(kw_only=True)
+class UnresolvedDelivery:
+    """A message that left for a pane and was not heard of again; `session_id` is the native one it went to, if any."""
+
+    delivery_id: str
+    mechanism: str
+    session_id: str | None
+
+
+def unresolved_delivery(reader: StoreReader, pane_id: str, mechanism: str) -> UnresolvedDelivery | None:
+    """The delivery by that mechanism which fences the pane; blocks for one query.
+
+    Raises `CorruptRecord` where a row of these cannot be read, which may be one, and `StoreFault`.
+    """
+    found = reader.select(Query(DeliveryRecord, {"pane_id": pane_id, "mechanism": mechanism, "resolved_at": None}))
+    if not found:
+        return None
+    return UnresolvedDelivery(delivery_id=found[0].delivery_id, mechanism=mechanism, session_id=found[0].session_id)
+
+
 def _deliveries(look: Look, pane_id: str) -> list[DeliveryLine]:
     found = [
         DeliveryLine(
@@ -323,6 +345,8 @@ class Kept:
     """Where the runtime itself is about to start a successor."""
     retired: frozenset[str]
     """The incarnations that are over."""
+    latest: Mapping[str, tuple[str, str | None, int]]
+    """The last launch of each pane: its harness, its session id, its epoch."""
 
 
 def incarnations_kept(store_url: str) -> Kept:
@@ -332,9 +356,19 @@ def incarnations_kept(store_url: str) -> Kept:
     Raises `StoreFault`.
     """
     if store_url.startswith("memory:"):
-        return Kept({}, frozenset(), frozenset())
+        return Kept({}, frozenset(), frozenset(), {})
     with open_reader(store_url) as reader, reader.snapshot():
         rows = list(reader.raw("incarnations"))
     live = {str(row["pane_id"]): str(row["incarnation_id"]) for row in rows if row["retired_at"] is None}
     replaced = frozenset(str(row["pane_id"]) for row in rows if row["relaunch"])
-    return Kept(live, replaced, frozenset(str(row["incarnation_id"]) for row in rows if row["retired_at"] is not None))
+    retired = frozenset(str(row["incarnation_id"]) for row in rows if row["retired_at"] is not None)
+    return Kept(live, replaced, retired, _latest(rows))
+
+
+def _latest(rows: Iterable[Mapping[str, object]]) -> dict[str, tuple[str, str | None, int]]:
+    latest: dict[str, tuple[str, str | None, int]] = {}
+    for row in rows:
+        pane_id, session_id, epoch = str(row["pane_id"]), row["session_id"], row["epoch"]
+        if isinstance(epoch, int) and (pane_id not in latest or epoch > latest[pane_id][2]):
+            latest[pane_id] = str(row["harness"]), None if session_id is None else str(session_id), epoch
+    return latest

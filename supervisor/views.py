@@ -17,6 +17,8 @@ from fencepost.mailbox.mutation import DeadLetter
 from fencepost.mailbox.query import NOT_NULL, Above, Query, only
 from fencepost.mailbox.records import (
     UNRESOLVED_STATES,
+    AdmissionDecision,
+    AdmissionRecord,
     BatchRecord,
     CallRecord,
     EntryRecord,
@@ -32,6 +34,7 @@ __all__ = [
     "dead_letters",
     "intent_view",
     "intent_views",
+    "passed_without_turn",
     "result_entries",
     "unresolved_intent_views",
 ]
@@ -106,6 +109,13 @@ async def dead_letters(line: MutationLine, after: int) -> list[DeadLetter]:
         found += page
         if len(page) < LETTERS_AT_ONCE:
             return found
+
+
+async def passed_without_turn(line: MutationLine, pane_id: str, incarnation_id: str) -> list[str]:
+    """The ids of the batches that this incarnation of the pane was let pass without a turn."""
+    where = {"incarnation_id": incarnation_id, "turn_id": "", "pane_id": pane_id, "decision": AdmissionDecision.PASS}
+    (found,) = await line.load(Query(AdmissionRecord, where))
+    return [row.batch_id for row in found]
 
 
 async def batch_records(line: MutationLine, pane_id: str, only_open: bool = False) -> list[BatchRecord]:

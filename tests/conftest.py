@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import sysconfig
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,28 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background jobs inherit that, and the tests of Ctrl-C would wait for ever.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # In the environment, so that the processes of a run that is divided draw what one process would.
     config.stash[SEED] = int(os.environ.get("FENCEPOST_SEED") or secrets.randbits(32))
+    os.environ["FENCEPOST_SEED"] = str(config.stash[SEED])
     settings.load_profile("sweep" if config.getoption("markexpr") == "slow" else "everyday")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """What a divided run's processes tell each other is UTF-8; what a test logged or failed with may be any text."""
+    return _sendable((yield))
+
+
+def _sendable(told: object) -> object:
+    match told:
+        case str():
+            return told.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_sendable(name): _sendable(value) for name, value in told.items()}
+        case list() | tuple():
+            return type(told)(map(_sendable, told))
+        case _:
+            return told
 
 
 def pytest_report_header(config: pytest.Config) -> str:

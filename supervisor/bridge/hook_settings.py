@@ -28,14 +28,17 @@ from fencepost.supervisor.bridge.codex_home import (
     refuse_hooks_file,
     refuse_hooks_of_project,
 )
+from fencepost.supervisor.bridge.opencode_plugin import OPENCODE_EVENTS, plugin_source
 
 __all__ = [
     "HookCommand",
     "claude_settings",
     "codex_config",
+    "opencode_plugin",
     "remove_settings",
     "write_claude_settings",
     "write_codex_home",
+    "write_opencode_plugin",
 ]
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
@@ -69,10 +72,14 @@ class HookCommand:
         """The harness's own timeout for it."""
         return self.deadline_seconds + TIMEOUT_MARGIN_SECONDS
 
-    def line(self, harness: str, event: str) -> str:
-        """The shell's command line for one kind of event."""
+    def argv(self, harness: str, event: str) -> list[str]:
+        """The command for one kind of event."""
         options = ["--harness", harness, "--event", event, "--deadline", str(self.deadline_seconds)]
-        return shlex.join([self.interpreter, "-I", "-S", self.program, *options])
+        return [self.interpreter, "-I", "-S", self.program, *options]
+
+    def line(self, harness: str, event: str) -> str:
+        """The same as the shell's command line."""
+        return shlex.join(self.argv(harness, event))
 
 
 def claude_settings(command: HookCommand) -> dict[str, object]:
@@ -147,6 +154,17 @@ def write_codex_home(
         link_users_files(home, users)
     _write(home / "config.toml", codex_config(command, base).encode())
     return home
+
+
+def opencode_plugin(command: HookCommand) -> str:
+    """Return the plugin of OpenCode's that runs the hook program (`opencode_plugin`)."""
+    return plugin_source({event: command.argv("opencode", event) for event in OPENCODE_EVENTS}, command.timeout_seconds)
+
+
+def write_opencode_plugin(folder: Path, incarnation_id: str, command: HookCommand) -> Path:
+    """Write the plugin of one incarnation below `folder` and return the file; as `write_claude_settings` otherwise."""
+    home = _private(folder / _name(incarnation_id))
+    return _write(home / "fencepost.js", opencode_plugin(command).encode())
 
 
 def remove_settings(folder: Path, incarnation_id: str) -> None:

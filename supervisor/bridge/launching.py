@@ -1,20 +1,26 @@
 """The bridge's launcher: a pane's process in tmux or without a terminal, and its membership of the fleet.
 
-    start     admit the pane (a fresh link token) ─▶ start, held at its gate ─▶ name the process ─▶ open the gate
+    start     what was intended is what runs (`PaneBook.launched`) ─▶ admit the pane (a fresh link token)
+              ─▶ start, held at its gate ─▶ name the process ─▶ open the gate
     stop      the process is provably gone ─▶ the membership ends
 
 So no hook of a process can come before the local listener knows the process, and none of a process that is gone is
 served.  Both kinds of processes share one folder of notes, so any of them can be stopped without knowing its kind.
 
 An opening runtime starts what it owes at once.  Those starts wait until the listeners are there (`open`): a process is
-told once, in its environment, where they are.
+told once, in its environment, where they are.  And its stops wait until the book is settled: a launch comes after a
+stop, so till then the store tells what an earlier life had launched.
+
+What the runtime had decided to start in a pane that was ended meanwhile is declined: its incarnation is retired, which
+takes the wish for another back, and no process is started for it.  The book keeps that it was ended, so it is declined
+by whichever life of the bridge comes to start it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +29,14 @@ from attrs import define, field
 
 from fencepost.supervisor import IncarnationView, Launch
 from fencepost.supervisor.bridge.hook_settings import remove_settings
-from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, TmuxError, TmuxLauncher
+from fencepost.supervisor.bridge.launchers import (
+    ChildProcessLauncher,
+    Command,
+    DamagedNote,
+    LaunchError,
+    TmuxError,
+    TmuxLauncher,
+)
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
 from fencepost.supervisor.bridge.peers import Process
@@ -55,7 +68,12 @@ class PaneLauncher:
     tmux_server: str = "fencepost"
     grace_seconds: float = 5.0
     _listeners: tuple[Callable[[str, str], None], ...] = field(default=(), init=False)
+    _decline: Callable[[str, str], Awaitable[object]] | None = field(default=None, init=False)
     _opened: trio.Event = field(factory=trio.Event, init=False)
+    _settled: trio.Event | None = field(default=None, init=False)
+    """Set once the book is settled; None: it is."""
+    _epochs: dict[str, int] = field(factory=dict[str, int], init=False)
+    """The last launch of each pane, as far as this life knows."""
     _current: dict[str, str] = field(factory=dict[str, str], init=False)
     """The incarnation whose process this life has started in a pane, or is starting."""
     _locks: dict[str, trio.Lock] = field(factory=dict[str, trio.Lock], init=False)
@@ -86,9 +104,26 @@ class PaneLauncher:
             before_it_runs=self._occupy,
         )
 
-    def listen(self, *listeners: Callable[[str, str], None]) -> None:
-        """Tell these, from trio, the pane and the incarnation of each process that this life starts."""
-        self._listeners = listeners
+    def listen(self, *listeners: Callable[[str, str], None], decline: Callable[[str, str], Awaitable[object]]) -> None:
+        """Tell these, from trio, the pane and the incarnation of each process that this life starts.
+
+        `decline` retires an incarnation whose pane was ended, before it was started.
+        """
+        self._listeners, self._decline = listeners, decline
+
+    def hold(self) -> None:
+        """Stop nothing until the book is settled (`settle`)."""
+        self._settled = trio.Event()
+
+    def settle(self, latest: Mapping[str, tuple[str, str | None, int]]) -> None:
+        """Settle the book by what the store has launched last in each pane (`PaneBook.settle`), then stop and start.
+
+        Raises OSError.
+        """
+        self.book.settle(latest)
+        self._epochs.update({pane_id: epoch for pane_id, (_harness, _session_id, epoch) in latest.items()})
+        if self._settled is not None:
+            self._settled.set()
 
     def open(self) -> None:
         """The listeners are there: processes may be started."""
@@ -99,11 +134,18 @@ class PaneLauncher:
     async def start(self, launch: Launch) -> None:
         """See `HeldLauncher.start`; the pane is a member while its process runs.  Waits for `open`.
 
-        `current` is this incarnation as soon as the start has begun.
+        `current` is this incarnation as soon as the start has begun.  Raises `LaunchError` also for a pane that was
+        ended; the incarnation is retired then.
         """
         await self._opened.wait()
         pane_id = launch.pane_id
         async with self._lock(pane_id):
+            self._epochs[pane_id] = max(launch.epoch, self._epochs.get(pane_id, 0))
+            self.book.launched(pane_id, launch.harness, launch.session_id, launch.epoch)
+            if self.book.was_ended(pane_id):
+                if self._decline is not None:
+                    await self._decline(pane_id, launch.incarnation_id)
+                raise LaunchError(f"pane {pane_id!r} was ended, and is not started by itself")
             self._current[pane_id] = launch.incarnation_id
             try:
                 self.links[pane_id] = self.seats.admit(pane_id)
@@ -119,6 +161,8 @@ class PaneLauncher:
 
         Waits for a start in the same pane, which may be this incarnation's.
         """
+        if self._settled is not None:
+            await self._settled.wait()
         async with self._lock(incarnation.pane_id):
             await self._child.stop(incarnation)
             await self._remove_settings(incarnation.incarnation_id)
@@ -154,6 +198,10 @@ class PaneLauncher:
         """The incarnation whose process this life has started in the pane, or is starting now."""
         return self._current.get(pane_id)
 
+    def epoch(self, pane_id: str) -> int:
+        """The number of the pane's last launch, as far as this life knows; 0 for none."""
+        return self._epochs.get(pane_id, 0)
+
     async def processes(self) -> dict[str, ProcessNote]:
         """The live process of each pane, also of those an earlier bridge started.
 
@@ -169,21 +217,22 @@ class PaneLauncher:
         """Answer `processes`, after an earlier life of the bridge that may have lost what it had written.
 
         `live` are the incarnations that the store holds live, by pane, `retired` those that are over.  A process of one
-        that is over is ended, and so is one without a note: nobody could watch it.  One that is no member, since what
-        is kept of the fleet was lost, is a member again: its link token is gone, but the local listener knows it, and
-        answers its hooks.
+        that is over is ended, and so is one without a note: nobody could watch it.  So is what a process that has ended
+        by itself left running.  One that is no member, since what is kept of the fleet was lost, is a member again: its
+        link token is gone, but the local listener knows it, and answers its hooks.
         """
-        for pane_id, incarnation_id in live.items():
-            try:
-                noted = await self.note_of(incarnation_id) is not None
-            except DamagedNote as error:  # its pane's matter, told again by whoever starts there
-                log.warning("pane %r: %s", pane_id, ascii(str(error)))
-                continue
-            if not noted:
-                await self.end(pane_id, incarnation_id)
-        for note in (await self.processes()).values():
-            if note.incarnation_id in retired:
-                await self.end(note.pane_id, note.incarnation_id)
+        async with trio.open_nursery() as nursery:
+            for pane_id, incarnation_id in live.items():
+                try:
+                    noted = await self.note_of(incarnation_id) is not None
+                except DamagedNote as error:  # its pane's matter, told again by whoever starts there
+                    log.warning("pane %r: %s", pane_id, ascii(str(error)))
+                    continue
+                if not noted:
+                    nursery.start_soon(self.end, pane_id, incarnation_id)
+            over = [note for note in (await self.processes()).values() if note.incarnation_id in retired]
+            for note in (*over, *await trio.to_thread.run_sync(self._child.ended)):
+                nursery.start_soon(self.end, note.pane_id, note.incarnation_id)
         living = await self.processes()
         for note in living.values():
             member = self.seats.by_process(Process(note.pid, note.start_time))
@@ -193,7 +242,10 @@ class PaneLauncher:
         return living
 
     async def end(self, pane_id: str, incarnation_id: str) -> None:
-        """See `stop`; what stands in the way is logged, and told again by whoever starts something there."""
+        """See `stop`; what stands in the way is logged, and told again by whoever starts something there.
+
+        A process that is gone already may have left others: they are ended as well.
+        """
         try:
             await self.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
         except (DamagedNote, StillRunning, OSError) as error:

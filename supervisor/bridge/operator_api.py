@@ -49,11 +49,13 @@ class Action:
     does_not_claim: str
     """What it might be taken for, and is not."""
     fields: tuple[Field, ...]
-    run: Run = field(repr=False)
+    run: Run = field(repr=False, kw_only=True)
     """Do it.  What it answers is durable; `Refused` changes nothing but one more dead letter.
 
     Raises `InvalidIdentifier` or ValueError for a field that is malformed, and what every handle may raise.
     """
+    starts: bool = field(default=False, kw_only=True)
+    """Whether a pane that was ended may be given a process by it."""
 
 
 async def _settle(supervisor: Supervisor, pane_id: str, fields: Mapping[str, str]) -> Answer:
@@ -138,6 +140,7 @@ _ACTIONS: Final = (
         ),
         fields=(_INTENT,),
         run=_rearm,
+        starts=True,
     ),
     Action(
         name="discard",

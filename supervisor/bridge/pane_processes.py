@@ -5,24 +5,29 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
 import trio
 from attrs import define, evolve, field
 
-from fencepost.supervisor import Applied, IncarnationView, Launch, LaunchBlocked, Supervisor
+from fencepost.supervisor import Answer, Applied, FencepostError, IncarnationView, Launch, LaunchBlocked, Supervisor
 from fencepost.supervisor.bridge.adapters import Adapter
-from fencepost.supervisor.bridge.launchers import LaunchError
+from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
 from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.opencode_claims import HARNESS as CLAIMING, OpenClaim, open_claim, session_to_start
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Restart, Terminal
+from fencepost.supervisor.bridge.processes import StillRunning
 from fencepost.supervisor.bridge.starting import version_of
 
 __all__ = ["Occupied", "PaneProcesses"]
 
 log: Final = logging.getLogger("fencepost.bridge")
+
+
+_ENDED: Final = "ended by the operator"
 
 
 class Occupied(Exception):  # noqa: N818 - what it is
@@ -45,7 +50,7 @@ class PaneProcesses:
     _current: dict[str, str] = field(factory=dict[str, str], init=False)
     """The incarnation whose process each pane has, or had last, as far as this life knows."""
     _leaving: set[str] = field(factory=set[str], init=False)
-    """Panes whose book speaks of the next process already, so that the present one is not believed."""
+    """Panes that are about to be given another program, so that the present one is not believed any more."""
     _locks: dict[str, trio.Lock] = field(factory=dict[str, trio.Lock], init=False)
     _learning: defaultdict[str, trio.Lock] = field(factory=lambda: defaultdict(trio.Lock), init=False)
 
@@ -61,25 +66,24 @@ class PaneProcesses:
 
         Raises `Occupied` where a process lives in the pane and may not be replaced; ValueError for a harness nobody
         adapts, for options that a start adds itself, for a prompt that cannot be given, and for a start without a
-        terminal that has nothing to say; `LaunchError` if it could not be started, OSError, `DamagedNote`, and
-        `LaunchBlocked` where the pane may have no process.
+        terminal that has nothing to say; `LaunchError` if it could not be started, among them `ClaimOpen` for another
+        session than an unresolved delivery went to; OSError, `DamagedNote`, `CorruptRecord`, and `LaunchBlocked` where
+        the pane may have no process.
         """
         self._check(spec)
         async with self._lock(pane_id):
             await self._check_free(pane_id, replace=replace)
+            spec = await self._claimed(pane_id, spec, by_a_person=True)
             if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
                 spec = evolve(spec, session_id=str(uuid.uuid4()))
-            version = await _version(spec)  # what cannot even tell its version is not kept
-            old, before = self.book.get(pane_id), self._current.get(pane_id)
+            version = await _version(spec)  # what cannot even tell its version changes nothing
             self._leaving.add(pane_id)
             try:
-                self.book.put(pane_id, evolve(spec, version=version, wanted=True))
-                return await self._settled(spec, await self._launch(pane_id, spec, version))
+                return await self._settled(spec, await self._start(pane_id, spec, version))
             except LaunchBlocked:
-                self.book.replace(pane_id, old)  # the runtime started nothing: what was there is what is to be started
                 raise
             except Exception:
-                await self._not_started(pane_id, before, lambda: self.book.replace(pane_id, old))
+                await self._not_started(pane_id)
                 raise
             finally:
                 self._leaving.discard(pane_id)
@@ -103,18 +107,18 @@ class PaneProcesses:
         check_prompt(prompt)
         async with self._lock(pane_id):
             await self._check_free(pane_id, replace=replace)
-            old, before = self.book.get(pane_id), self._current.get(pane_id)
+            old = self.book.get(pane_id)
             if old is None:
                 raise LookupError(f"nothing was started in pane {pane_id!r} yet: name a program")
-            if prompt is not None:
-                self.book.give_prompt(pane_id, prompt)
+            spec = old if prompt is None else evolve(old, prompt=prompt)
+            spec = await self._claimed(pane_id, spec, by_a_person=True)
             try:
-                return await self._settled(old, await self._start(pane_id, old))
-            except Exception as error:
-                if prompt is not None and self.book.take_prompt(pane_id) is not None and old.prompt is not None:
-                    self.book.give_prompt(pane_id, old.prompt)
-                if not isinstance(error, LaunchBlocked):
-                    await self._not_started(pane_id, before, lambda: self.book.unjudged(pane_id, old))
+                return await self._settled(spec, await self._start(pane_id, spec, await _version(spec)))
+            except LaunchBlocked:
+                raise
+            except Exception:
+                self.book.take_back_prompt(pane_id, prompt, old.prompt)
+                await self._not_started(pane_id)
                 raise
 
     async def _settled(self, spec: PaneSpec, launch: Launch) -> Launch:
@@ -126,16 +130,11 @@ class PaneProcesses:
                 raise LaunchError(f"{spec.argv[0]!r:.200} ended at once" + (f", and says: {words}" if words else ""))
         return launch
 
-    async def _not_started(self, pane_id: str, before: str | None, put_back: Callable[[], None]) -> None:
-        """The operator is told that nothing came of it, so nothing may, later.
-
-        What was said of the process that he meant to replace holds on if that lives, the one of incarnation `before`.
-        """
-        living = (await self.launcher.processes()).get(pane_id)
-        if living is None:
+    async def _not_started(self, pane_id: str) -> None:
+        """The operator is told that nothing came of it, so nothing may, later; what lives, or starts now, goes on."""
+        living = await self.launcher.processes()
+        if pane_id not in living and self.launcher.current(pane_id) in {None, self._current.get(pane_id)}:
             self.book.unwanted(pane_id)
-        elif living.incarnation_id == before:
-            put_back()
 
     async def start_again(self, pane_id: str, ended: str | None) -> Launch | None:
         """Start what the book says in a pane whose process has ended, that of the incarnation `ended`.
@@ -146,7 +145,52 @@ class PaneProcesses:
             spec = self.book.get(pane_id)
             if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
                 return None
-            return await self._start(pane_id, spec)
+            spec = await self._claimed(pane_id, spec, by_a_person=False)
+            return await self._start(pane_id, spec, await _version(spec))
+
+    async def leave(self, pane_id: str, ended: str | None) -> None:
+        """Have a pane stay without a process, whose last was that of the incarnation `ended`.  Durable on return.
+
+        Nothing is changed where an operator was there meanwhile and the pane has another process.
+        """
+        async with self._lock(pane_id):
+            if self._current.get(pane_id) == ended:
+                self.book.unwanted(pane_id)
+
+    async def decline(self, pane_id: str, incarnation_id: str) -> None:
+        """Retire what the runtime launched in a pane that was ended before, so that nothing follows it either."""
+        log.info("pane %r was ended: incarnation %r is not started", pane_id, incarnation_id)
+        await self.supervisor.pane(pane_id).retire(incarnation_id, _ENDED)
+
+    async def rearmed(self, pane_id: str, rearm: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Rearm an intent of the pane, which may then be given processes again, also if it was ended.
+
+        Raises what `rearm` does.
+        """
+        async with self._lock(pane_id):
+            ended, answer = self.book.was_ended(pane_id), None
+            self.book.wanted(pane_id)  # first: the runtime may start the next attempt at once
+            try:
+                answer = await rearm()
+                return answer
+            finally:
+                if ended and not isinstance(answer, Applied):
+                    self.book.unwanted(pane_id)
+
+    async def _claimed(self, pane_id: str, spec: PaneSpec, *, by_a_person: bool) -> PaneSpec:
+        """What may be started there, with the session of an open claim.  Raises `ClaimOpen`."""
+        claim = await self.claim(pane_id, spec.harness)
+        session_id = session_to_start(spec.harness, spec.session_id, claim, by_a_person=by_a_person)
+        return evolve(spec, session_id=session_id)
+
+    async def claim(self, pane_id: str, harness: str) -> OpenClaim | None:
+        """The delivery to an OpenCode session that is unresolved in the pane; None for any other harness.
+
+        Raises `CorruptRecord`, `StoreFault`.
+        """
+        if harness != CLAIMING:
+            return None
+        return await trio.to_thread.run_sync(open_claim, self.supervisor, pane_id)
 
     async def _check_free(self, pane_id: str, *, replace: bool) -> None:
         incarnation_id = self._current.get(pane_id)
@@ -156,18 +200,18 @@ class PaneProcesses:
         if living is not None and not replace:
             raise Occupied(f"process {living.pid} lives in pane {pane_id}")
 
-    async def _start(self, pane_id: str, spec: PaneSpec) -> Launch:
-        version = await _version(spec)
-        self.book.judged(pane_id, version)
+    async def _start(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
+        """Launch what `spec` says, with the proofs of this version; what was there is what the book tells till then."""
+        self.book.intend(pane_id, evolve(spec, version=version, wanted=True), self.launcher.epoch(pane_id))
         try:
             return await self._launch(pane_id, spec, version)
-        except LaunchBlocked:
-            self.book.unjudged(pane_id, spec)  # what the runtime starts later has the proofs of the incarnation before
+        except Exception:
+            self.book.call_off(pane_id)  # unless it was launched, and could not be started
             raise
 
     async def _launch(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
         capabilities = self.adapters[spec.harness].capabilities(version)
-        if spec.terminal is Terminal.NONE and not self.book.has_prompt(pane_id):
+        if spec.terminal is Terminal.NONE and spec.prompt is None:
             # It has nothing to say but what moved, which must be known first: so it is not to be told in a soft batch.
             capabilities = evolve(capabilities, soft_batches=False)
         return await self.supervisor.pane(pane_id).launch(spec.harness, spec.session_id, capabilities)
@@ -175,20 +219,27 @@ class PaneProcesses:
     async def end(self, pane_id: str) -> bool:
         """Retire the pane's incarnation, then end its process for certain; False if it had none.
 
-        Nothing is started in its place, neither now nor by a later life of the bridge.  What was owed to its agent
-        stays owed.  Raises `StillRunning`, `DamagedNote`, OSError.
+        Nothing is started in its place, neither now nor by a later life of the bridge, nor is what the runtime had
+        decided to start in it.  What was owed to its agent stays owed.  Raises `StillRunning`, `DamagedNote`, OSError.
         """
         async with self._lock(pane_id):
-            self.book.unwanted(pane_id)
+            self.book.unwanted(pane_id)  # from here on the launcher declines what the runtime may have decided on
             ended = False
             while (incarnation_id := await self._present(pane_id)) is not None:
                 living = (await self.launcher.processes()).get(pane_id)
-                answer = await self.supervisor.pane(pane_id).retire(incarnation_id, "ended by the operator")
+                answer = await self.supervisor.pane(pane_id).retire(incarnation_id, _ENDED)
                 await self.launcher.stop(IncarnationView(incarnation_id, pane_id, 0, "", None, 0, None))
                 ended |= living is not None or isinstance(answer, Applied)
                 if self._current.get(pane_id) == incarnation_id:
                     del self._current[pane_id]
             return ended
+
+    async def end_again(self, pane_id: str) -> None:
+        """See `end`, which an earlier life had begun; what stands in the way is logged, and told to who asks again."""
+        try:
+            await self.end(pane_id)
+        except (FencepostError, StillRunning, DamagedNote, OSError) as error:
+            log.warning("pane %r was to be ended: %s", pane_id, ascii(str(error)))
 
     async def _present(self, pane_id: str) -> str | None:
         """The incarnation that has, or had last, a process in the pane, also one whose note was lost."""

@@ -1,7 +1,14 @@
 """What runs in each pane, kept over restarts of the bridge: the program, where, and which conversation it has.
 
 A pane's process is replaced by the runtime at moments of its own, also right after the bridge was started again; then
-nobody is there to say what to start.  So it is written down before the first start.
+nobody is there to say what to start.  So it is written down before the first start, in two steps:
+
+    intend      what is to be started stands beside the entry, which goes on telling of the process that is there
+    launched    the runtime has committed the launch, so its predecessor is gone: the intention becomes the entry
+    call_off    it has not, and will not: the entry stays
+
+Between the two only the runtime knows whether it was launched; a bridge that died there leaves both, and the next one
+asks the store (`settle`).
 
 The file is private to the user: an environment may hold keys.
 """
@@ -22,7 +29,7 @@ from fencepost.supervisor import InvalidIdentifier
 from fencepost.supervisor.bridge.launchers.commands import ARGUMENT_BYTES_MAX
 from fencepost.supervisor.bridge.seats import replace_private
 
-__all__ = ["Channel", "PaneBook", "PaneSpec", "Restart", "Terminal"]
+__all__ = ["Channel", "Intended", "PaneBook", "PaneSpec", "Restart", "Terminal"]
 
 _VERSION: Final = 1
 ARGUMENTS_MAX: Final = 1024
@@ -128,6 +135,29 @@ class PaneSpec:
     wanted: bool = field(default=False, validator=instance_of(bool))
 
 
+def _count(_instance: object, attribute: Attribute[Any], value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{attribute.name} counts from 0, not {value!r:.100}")
+
+
+@frozen(kw_only=True)
+class Intended:
+    """A start that was asked for, and of which it is not known yet that it was launched.
+
+    `spec` is what the pane has from its launch on; `session_id` is the conversation that it is to be launched with, and
+    `epoch` the number of the last launch before it.  A successor that the runtime itself happens to launch in between,
+    with the same harness and conversation, counts as this launch: from then on it runs what `spec` says.
+    """
+
+    spec: PaneSpec
+    session_id: str | None = field(default=None, validator=_optional_id)
+    epoch: int = field(validator=_count)
+
+    def is_launched_by(self, harness: str, session_id: str | None, epoch: int) -> bool:
+        """Whether this is the launch, by what the runtime keeps of it."""
+        return epoch > self.epoch and (harness, session_id) == (self.spec.harness, self.session_id)
+
+
 class PaneBook:
     """The specs, in a file or only in memory.  Its methods may be called from any thread and block for a small file.
 
@@ -139,8 +169,9 @@ class PaneBook:
         self._path = path
         self._lock = Lock()
         self._specs: dict[str, PaneSpec] = {}
+        self._intended: dict[str, Intended] = {}
         if path is not None and path.exists():
-            self._specs = _read(path)
+            self._specs, self._intended = _read(path)
 
     def __iter__(self) -> Iterator[str]:
         """The panes something was started in."""
@@ -150,56 +181,113 @@ class PaneBook:
         """What runs in the pane, or ran in it last."""
         return self._specs.get(pane_id)
 
+    def next(self, pane_id: str) -> PaneSpec | None:
+        """What is about to run in the pane; else what runs in it, or ran in it last."""
+        intended = self._intended.get(pane_id)
+        return self._specs.get(pane_id) if intended is None else intended.spec
+
     def wants(self, pane_id: str) -> bool:
         """Whether the pane is to have a process (`PaneSpec.wanted`)."""
         spec = self._specs.get(pane_id)
         return spec is not None and spec.wanted
 
-    def has_prompt(self, pane_id: str) -> bool:
-        """Whether the pane's next start has something to say."""
+    def was_ended(self, pane_id: str) -> bool:
+        """Whether the pane is to stay without a process, whatever the runtime had decided before."""
         spec = self._specs.get(pane_id)
-        return spec is not None and spec.prompt is not None
+        return spec is not None and not spec.wanted
 
     def specs(self) -> tuple[PaneSpec, ...]:
         """All of them."""
         return tuple(self._specs.values())
 
     def put(self, pane_id: str, spec: PaneSpec) -> None:
-        """Write down what is started in the pane from now on.  Durable on return."""
-        self.replace(_id("pane_id", pane_id), spec)
-
-    def replace(self, pane_id: str, spec: PaneSpec | None) -> None:
-        """Put back what was written down before; None: nothing was.  Durable on return."""
+        """Write down what runs in the pane from now on; nothing else is intended there any more.  Durable on return."""
+        _id("pane_id", pane_id)
         with self._lock:
-            others = {other: kept for other, kept in self._specs.items() if other != pane_id}
-            self._keep(others if spec is None else {**others, pane_id: spec})
+            self._keep({**self._specs, pane_id: spec}, _without(self._intended, pane_id))
 
-    def judged(self, pane_id: str, version: str) -> None:
-        """The pane is about to be started, with what this version of the program proves.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, version=version, wanted=True))
+    # -- a start, from its wish to its launch --
 
-    def unjudged(self, pane_id: str, before: PaneSpec) -> None:
-        """It was not launched after all: what was there `before` is what its proofs are of.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, version=before.version, wanted=before.wanted))
+    def intended(self, pane_id: str) -> Intended | None:
+        """What is about to be started in the pane, if anything is."""
+        return self._intended.get(pane_id)
+
+    def intend(self, pane_id: str, spec: PaneSpec, epoch: int) -> None:
+        """Write down what is about to be started, after the pane's launch number `epoch` (0: none was).
+
+        Durable on return.  What runs in the pane is told as before, until it is `launched`.
+        """
+        new = Intended(spec=spec, session_id=spec.session_id, epoch=epoch)
+        _id("pane_id", pane_id)
+        with self._lock:
+            self._keep(self._specs, {**self._intended, pane_id: new})
+
+    def launched(self, pane_id: str, harness: str, session_id: str | None, epoch: int) -> bool:
+        """The runtime has launched this in the pane.  Whether that is what was intended; it is what runs there then.
+
+        Durable on return.
+        """
+        intended = self._intended.get(pane_id)
+        if intended is None or not intended.is_launched_by(harness, session_id, epoch):
+            return False
+        self.put(pane_id, intended.spec)
+        return True
+
+    def call_off(self, pane_id: str) -> bool:
+        """What was intended is not launched; False if nothing is intended, or it was launched.  Durable on return."""
+        with self._lock:
+            if pane_id not in self._intended:
+                return False
+            self._keep(self._specs, _without(self._intended, pane_id))
+            return True
+
+    def settle(self, latest: Mapping[str, tuple[str, str | None, int]]) -> None:
+        """Finish or call off what an earlier life of the bridge had intended.  Durable on return.
+
+        `latest` is the last launch of each pane in the store: its harness, its conversation and its number.
+        """
+        for pane_id in tuple(self._intended):
+            if pane_id not in latest or not self.launched(pane_id, *latest[pane_id]):
+                self.call_off(pane_id)
+
+    # -- what becomes known of it --
+
+    def wanted(self, pane_id: str) -> None:
+        """The pane may be given a process again, by the runtime too.  Durable on return."""
+        self._change(pane_id, lambda spec: evolve(spec, wanted=True))
 
     def unwanted(self, pane_id: str) -> None:
-        """The pane stays without a process until somebody starts it.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, wanted=False))
+        """The pane stays without a process until somebody starts it, and nothing is intended.  Durable on return."""
+        with self._lock:
+            spec, is_intended = self._specs.get(pane_id), pane_id in self._intended
+            left = {} if spec is None else {pane_id: evolve(spec, wanted=False)}
+            if is_intended or (spec is not None and spec.wanted):
+                self._keep({**self._specs, **left}, _without(self._intended, pane_id))
 
     def learn_session(self, pane_id: str, session_id: str, *, instead_of: str | None) -> None:
         """A hook told which conversation the pane's process has, instead of the one it had.  Durable on return.
 
-        Nothing is changed if another one was written down meanwhile: that is another process's.
+        Nothing is changed if another one was written down meanwhile: that is another process's.  What is about to be
+        started in the same conversation goes on with this one.
         """
 
         def change(spec: PaneSpec) -> PaneSpec:
             return evolve(spec, session_id=session_id) if spec.session_id == instead_of else spec
 
-        self._change(pane_id, change)
+        with self._lock:
+            old, next_ = self._specs.get(pane_id), self._intended.get(pane_id)
+            if old is None or (new := change(old)) == old:
+                return
+            intended = {} if next_ is None else {pane_id: evolve(next_, spec=change(next_.spec))}
+            self._keep({**self._specs, pane_id: new}, {**self._intended, **intended})
 
-    def give_prompt(self, pane_id: str, prompt: str | None) -> None:
-        """The next start says this first; None: nothing.  Durable on return."""
-        self._change(pane_id, lambda spec: evolve(spec, prompt=prompt))
+    def take_back_prompt(self, pane_id: str, prompt: str | None, before: str | None) -> None:
+        """A start failed that was to say `prompt` first: what was to be said before is.  Durable on return.
+
+        Nothing is changed if it was taken: then it counts as given.
+        """
+        if prompt is not None:
+            self._change(pane_id, lambda spec: evolve(spec, prompt=before) if spec.prompt == prompt else spec)
 
     def take_prompt(self, pane_id: str) -> str | None:
         """The prompt that is still to be given, for the last time: from now on it counts as given.  Durable on return.
@@ -218,21 +306,34 @@ class PaneBook:
             old = self._specs.get(pane_id)
             if old is None or (new := change(old)) == old:
                 return
-            self._keep({**self._specs, pane_id: new})
+            self._keep({**self._specs, pane_id: new}, self._intended)
 
-    def _keep(self, specs: dict[str, PaneSpec]) -> None:
+    def _keep(self, specs: dict[str, PaneSpec], intended: dict[str, Intended]) -> None:
         """Write first, believe then: what is not on the disk would be another program after a restart."""
         if self._path is not None:
             panes = {pane_id: asdict(spec) for pane_id, spec in specs.items()}
-            replace_private(self._path, json.dumps({"version": _VERSION, "panes": panes}))
-        self._specs = specs
+            whole = {"version": _VERSION, "panes": panes}
+            if intended:
+                whole["intended"] = {pane_id: asdict(one) for pane_id, one in intended.items()}
+            replace_private(self._path, json.dumps(whole))
+        self._specs, self._intended = specs, intended
 
 
-def _read(path: Path) -> dict[str, PaneSpec]:
+def _without(intended: Mapping[str, Intended], pane_id: str) -> dict[str, Intended]:
+    return {other: kept for other, kept in intended.items() if other != pane_id}
+
+
+def _intended(members: Mapping[str, Any]) -> Intended:
+    whole: dict[str, Any] = {**members, "spec": PaneSpec(**members["spec"])}
+    return Intended(**whole)
+
+
+def _read(path: Path) -> tuple[dict[str, PaneSpec], dict[str, Intended]]:
     try:
         whole = json.loads(path.read_bytes())
         if whole["version"] != _VERSION:
             raise ValueError(f"version {whole['version']!r}")
-        return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}
+        intended = {_id("pane_id", pane_id): _intended(one) for pane_id, one in whole.get("intended", {}).items()}
+        return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}, intended
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r:.300}; move it away, and start the panes again") from error

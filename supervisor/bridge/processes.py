@@ -237,8 +237,10 @@ def stop_processes(
     grace_seconds: float,
     remember: Callable[[frozenset[Identity]], object],
     called_off: threading.Event | None = None,
-) -> None:
+) -> tuple[Identity, ...]:
     """Return once nothing of the incarnation runs; blocks for at most the grace and `KILL_SECONDS`.
+
+    The answer is who of it was alive when it was called.
 
     Without a note, or with one of an earlier boot, the environment's mark is what finds them.  A caller that is the
     leader's parent collects it only afterwards: even dead it keeps its number its own.  `remember` is called with all
@@ -250,6 +252,7 @@ def stop_processes(
     if note is not None and note.boot_id != boot_id():
         note = None  # nothing outlives the machine
     hunt = _Hunt(incarnation_id, note, remember, called_off or threading.Event())
+    found = tuple(stat.identity for stat in hunt.seen.alive)
     hunt.signal_all(signal.SIGTERM, signal.SIGCONT)
     hunt.until_empty(grace_seconds)
     if not hunt.until_empty(KILL_SECONDS, kill=True):
@@ -261,6 +264,7 @@ def stop_processes(
             f"the leader of incarnation {incarnation_id!r} is gone, and these in its session {hunt.session} may be its "
             f"children or strangers: {doubts}; end them, or see that they end"
         )
+    return found
 
 
 class _Hunt:

@@ -68,7 +68,7 @@ class Notice:
     """Changes no file: somebody else moves the pane's files, and the agent is told that and what it must not trust.
 
     The result is what the transition names as its target.  For a bridge whose panes work on files that are moved
-    before `detect` is called.
+    before `detect` is called; so hooks take an intent for a barrier from then on (`hook`).
     """
 
     async def reconcile(self, attempt: AttemptView) -> Reconciled:

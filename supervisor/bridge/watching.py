@@ -2,6 +2,8 @@
 
     the process is gone ─▶ launch_failed (its incarnation is retired, what it was still told is owed again)
                               │
+                           end (what it had started and left running, which would go on in files its agent knew)
+                              │
               the runtime replaces a startup attempt by itself, as often as it may
                               │ else, by the pane's `restart`
               owed: an intent is owed to the agent ─▶ launch        always ─▶ launch, after a pause
@@ -11,6 +13,8 @@
 What ended while no bridge ran is noticed when one starts, and so is what a bridge that ended itself had not come to:
 a pane is wanted until it is decided that it stays without a process (`PaneSpec.wanted`).  A process that the runtime
 itself is replacing is retired before it is stopped, so its end means nothing here.
+
+The runtime's own replacement ends what is left first, too: each launch stops its predecessor.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ class Launching(Protocol):
         ...
 
     async def end(self, pane_id: str, incarnation_id: str) -> None:
-        """End the incarnation's process, if it lives."""
+        """End the incarnation's process, if it lives, and what it has started, if that does."""
         ...
 
 
@@ -72,6 +76,8 @@ class Watcher:
     book: PaneBook
     start_again: Callable[[str, str | None], Awaitable[object]]
     """Starts in a pane what its book says, unless the pane was ended, or given another process than this one's."""
+    leave: Callable[[str, str | None], Awaitable[object]]
+    """Has a pane stay without a process, unless it was given another one than this one's."""
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _early: list[tuple[str, str]] = field(factory=list[tuple[str, str]], init=False)
     _pauses: dict[str, float] = field(factory=dict[str, float], init=False)
@@ -138,8 +144,11 @@ class Watcher:
 
     async def _ended(self, pane_id: str, incarnation_id: str) -> None:
         pane = self.supervisor.pane(pane_id)
-        replaced = await self._replaces_itself(pane_id, incarnation_id)
-        answer = await _asked(lambda: pane.launch_failed(incarnation_id, "the process ended"))
+        try:
+            replaced = await self._replaces_itself(pane_id, incarnation_id)
+            answer = await _asked(lambda: pane.launch_failed(incarnation_id, "the process ended"))
+        finally:  # also where the pane cannot be asked: the agent is gone, and nobody tells what it left what moved
+            await self.launcher.end(pane_id, incarnation_id)
         if not isinstance(answer, Applied):
             return  # the runtime ended it, or the host
         log.info("pane %r: the process of incarnation %r ended", pane_id, incarnation_id)
@@ -155,7 +164,7 @@ class Watcher:
         if spec is None:
             return
         if not await self._wants_another(pane_id, spec.restart):
-            self.book.unwanted(pane_id)
+            await self.leave(pane_id, ended)
             return
         while True:
             await trio.sleep(self._pause(pane_id))

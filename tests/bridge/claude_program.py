@@ -91,6 +91,8 @@ class Claude:
                     case {"hook": event, "incarnation": incarnation_id}:
                         os.environ["FENCEPOST_INCARNATION"] = incarnation_id
                         say(said=self.hook(event))
+                    case {"leave": argv, "own_session": own}:  # a tool in the background
+                        say(left=subprocess.Popen(argv, start_new_session=own).pid)
                     case {"exit": status}:
                         sys.exit(status)
                     case other:

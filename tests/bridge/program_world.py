@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self, TypeVar
 
 import trio
 from attrs import frozen
@@ -58,6 +59,7 @@ class Run:
         self.connection = connection
         self.lines = connection.makefile("rw")
         self.about = self._read()
+        self.left: list[int] = []
 
     def _read(self) -> dict:
         line = self.lines.readline()
@@ -72,6 +74,11 @@ class Run:
     def tell(self, **members: object) -> None:
         print(json.dumps(members), file=self.lines, flush=True)
 
+    async def leave(self, *argv: str, own_session: bool = True) -> int:
+        """Have it start a program in the background; its pid."""
+        self.left.append((await self.ask(leave=argv, own_session=own_session))["left"])
+        return self.left[-1]
+
     async def batch(self, *calls: str) -> list[str | None]:
         """For each call of one model turn, why it was denied, or None: it ran."""
         return (await self.ask(batch=calls))["denied"]
@@ -80,13 +87,23 @@ class Run:
 class World:
     """Folders, the driver of the programs, and the bridge, which may be opened again and again."""
 
+    driver: Driver
+
     def __init__(self, folder: Path) -> None:
-        self.folder = private_folder(folder / "bridge")
+        self.folder = folder / "bridge"
         self.home = folder / "home"
-        self.home.mkdir()
-        self.program = install(folder / "bin")
-        self.driver = Driver(folder / "control")
+        self.program = folder / "bin" / "claude"
         self.tmux_server = f"fencepost-{folder.name}"
+
+    @classmethod
+    def new(cls, folder: Path) -> Self:
+        """One of the test's own; another process may have a bridge there as well (`World`)."""
+        private_folder(folder / "bridge")
+        (folder / "home").mkdir()
+        install(folder / "bin")
+        made = cls(folder)
+        made.driver = Driver(folder / "control")
+        return made
 
     @property
     def environment(self) -> dict[str, str]:
@@ -133,7 +150,7 @@ class World:
             await listening.wait()
             nursery.start_soon(opened.watch)
             with trio.fail_after(PATIENCE_SECONDS):
-                yield Life(opened.bridge)
+                yield Life(opened.bridge, where[0])
             opened.bridge.stopping.asked.set()
             nursery.cancel_scope.cancel()
 
@@ -143,6 +160,7 @@ class Life:
     """An open bridge, for tests."""
 
     bridge: Bridge
+    endpoints: Endpoints
 
     @property
     def supervisor(self) -> Supervisor:
@@ -168,14 +186,17 @@ class Life:
         return await self.until(lambda event: event.kind == kind, after)
 
 
+W = TypeVar("W", bound=World)
+
+
 def moved(number: int = 1) -> BaseTransition:
     return BaseTransition("parent_advance", f"main-{number}", f"main-{number + 1}", f"op-{number}", f"push-{number}")
 
 
 @asynccontextmanager
-async def world() -> AsyncGenerator[World]:
+async def world(kind: type[W] = World) -> AsyncGenerator[W]:
     folder = Path(tempfile.mkdtemp(prefix="fp-"))  # short: a socket's path may have some hundred bytes only
-    made = World(folder)
+    made = kind.new(folder)
     try:
         yield made
     finally:

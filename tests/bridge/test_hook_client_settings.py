@@ -20,6 +20,7 @@ from hook_programs import place
 from fencepost.supervisor import Applied, IntentState, Unchanged, open_supervisor
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.hook_settings import (
     HookCommand,
     claude_settings,
@@ -119,7 +120,7 @@ async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(h
     ):
         pane = supervisor.pane("pane/1")
         environment["FENCEPOST_INCARNATION"] = (await pane.launch("claude-code")).incarnation_id
-        bridge = Bridge(here, pane, ClaudeCodeAdapter(here.spool, [session.projects]))
+        bridge = Bridge(here, pane, ClaudeCodeAdapter(Gate(here.spool), [session.projects]))
         await nursery.start(bridge.serve)
         await pane.detect(moved("main-1", "main-2"))
 

@@ -172,7 +172,7 @@ def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path, words):
         said.append(text)
         client.start()
 
-    settings = command.Settings(folder=folder, harnesses=Harnesses(adapters=(Failing(),)))
+    settings = command.Settings(folder=folder, harnesses=Harnesses(adapters=(lambda _gate: Failing(),)))
     assert command.run(settings, say, complaints.append) == 1
     client.join()
     assert (answers, complaints) == ([503], ["the store failed: the disk is \x1b full"])

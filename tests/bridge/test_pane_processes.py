@@ -127,10 +127,8 @@ async def test_what_the_runtime_starts_when_a_bridge_opens_waits_for_the_listene
         return Command((sys.executable, "-c", f"open({str(told)!r}, 'w').write({launcher.links[launch.pane_id]!r})"))
 
     book, seats, launch = PaneBook(), Seats(), new_launch(pane_id="left")
-    book.put(
-        "left",
-        PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", terminal=Terminal.NONE, prompt="go"),
-    )
+    spec = PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", terminal=Terminal.NONE)
+    book.put("left", evolve(spec, prompt="go", wanted=True))
     launcher = PaneLauncher(command_for, book, seats, {}, tmp_path, socket_path="/s", store_url="sqlite:////s")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(launcher.start, launch)
@@ -315,6 +313,10 @@ async def test_where_tmux_cannot_tell_a_started_process_is_told_as_started(place
         assert await _attach(life.processes, "left") is None
 
 
+async def nothing(*_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
 class Crashing:
     """A pane whose activation dies over the first question."""
 
@@ -336,6 +338,9 @@ class Crashing:
     async def wait(self, _incarnation_id: str) -> None:
         return None
 
+    async def end(self, _pane_id: str, _incarnation_id: str) -> None:
+        return None
+
 
 async def test_an_end_is_told_to_the_next_activation_where_one_died_over_it(autojump_clock):
     crashing, book = Crashing(), PaneBook()
@@ -349,7 +354,7 @@ async def test_an_end_is_told_to_the_next_activation_where_one_died_over_it(auto
             raise ActorCrashed("pane:left", 2)
         nursery.cancel_scope.cancel()
 
-    watcher = Watcher(crashing, crashing, book, start_again)
+    watcher = Watcher(crashing, crashing, book, start_again, nothing)
     watcher.watch("left", "incarnation-1")
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
@@ -372,7 +377,7 @@ async def test_a_start_that_must_wait_for_a_reconciliation_comes_after_it(autoju
     crashing.unresolved_intents = owed
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(Watcher(crashing, crashing, book, start_again).run, ["left"])
+            nursery.start_soon(Watcher(crashing, crashing, book, start_again, nothing).run, ["left"])
     assert states == []
 
 

@@ -14,6 +14,7 @@ from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 
 from fencepost.supervisor import DeliveryMode, IntentState, SyncStatus
+from fencepost.supervisor.bridge.hook import BARRIER
 from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.pane_processes import Occupied
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, Restart, Terminal
@@ -22,6 +23,14 @@ from fencepost.supervisor.bridge.startup_tag import PAYLOAD_BYTES_MAX
 
 NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 WHERE = [Terminal.NONE, pytest.param(Terminal.TMUX, marks=NEEDS_TMUX)]
+
+
+ANSWER = {
+    "result_op": "op-2",
+    "workspace_commit": "c",
+    "anchor": {"change_id": "c", "commit_id": "c", "op_id": "o"},
+}
+"""A reconciliation's, but for its payload."""
 
 
 @pytest.fixture
@@ -115,6 +124,40 @@ def late_call(run) -> dict:
     return {**where, "hook_event_name": "PreToolUse", "tool_use_id": "late", "tool_name": "Bash", "tool_input": {}}
 
 
+async def test_nothing_runs_on_files_that_moved_before_the_bridge_was_told_and_left(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+    assert await run.batch("b1", "b2") == [BARRIER] * 2
+    async with place.bridge() as life:
+        (intent,) = await life.pane.intents()
+        assert (intent.state, intent.batch_id) == (IntentState.DETECTED, None)
+        denied = await run.batch("c1", "c2")
+        assert denied == [(await life.pane.intents())[0].payload.decode()] * 2
+        assert await run.batch("d1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        await life.processes.end("left")
+
+
+async def test_what_runs_while_the_bridge_is_away_goes_on_where_the_bridge_moves_the_files_itself(place: World):
+    async with place.bridge(reconcile="true") as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await life.pane.detect(moved())
+    assert await run.batch("a1", "a2") == [None] * 2  # they move for a batch that is bound, and none is
+    async with place.bridge():  # from now on they move before anybody is told
+        pass
+    assert await run.batch("b1") == [BARRIER]
+    async with place.bridge(reconcile="true") as life:  # and this intent's have
+        await life.processes.run("right", place.spec(prompt="go"))
+    assert await run.batch("c1") == [BARRIER]
+    async with place.bridge() as life:
+        for pane in ("left", "right"):
+            await life.processes.end(pane)
+
+
 async def test_a_bridge_that_comes_back_goes_on_with_what_runs(place: World):
     async with place.bridge() as life:
         await life.processes.run("left", place.spec(prompt="go"))
@@ -162,6 +205,19 @@ async def test_a_process_nothing_is_owed_to_is_not_started_again(place: World, r
         again = await place.next_run()
         assert (again.about["resumed"], again.about["session"]) == (True, run.about["session"])
         assert again.about["said"] == "go on"
+        await life.processes.end("left")
+
+
+async def test_files_are_moved_in_the_folder_of_the_process_that_is_about_to_start(place: World):
+    install(place.program.parent, "9.9.9")  # it is told by its start only, so they are moved before
+    line = json.dumps({"reconciled": {**ANSWER, "payload": "they moved"}})
+    script, where = place.home / "moves", place.home / "where"
+    script.write_text(f"read attempt; pwd >> {where}\necho '{line}'\n")
+    async with place.bridge(reconcile=f"sh {script}") as life:
+        await life.pane.detect(moved())
+        await life.processes.run("left", place.spec(prompt="go"))
+        assert "they moved" in (await place.next_run()).about["said"]
+        assert where.read_text().split() == [str(place.home)]
         await life.processes.end("left")
 
 
@@ -225,8 +281,7 @@ async def test_a_program_that_became_another_version_is_not_started_with_the_pro
 @pytest.mark.parametrize(("more", "state"), [(0, IntentState.ACKNOWLEDGED), (1, IntentState.RECOVERY_REQUIRED)])
 async def test_a_payload_that_no_restart_could_carry_is_a_persons_matter_at_once(place: World, more, state):
     install(place.program.parent, "9.9.9")
-    answer = {"result_op": "op-2", "workspace_commit": "c", "payload": "x" * (PAYLOAD_BYTES_MAX + more)}
-    line = json.dumps({"reconciled": {**answer, "anchor": {"change_id": "c", "commit_id": "c", "op_id": "o"}}})
+    line = json.dumps({"reconciled": {**ANSWER, "payload": "x" * (PAYLOAD_BYTES_MAX + more)}})
     script = place.home / "answer"
     script.write_text(line + "\n")
     async with place.bridge(reconcile=f"cat {script}") as life:

@@ -223,11 +223,11 @@ async def test_a_mutation_is_refused_for(url, case, company):
 @pytest.mark.parametrize(
     "bad",
     [
-        {"x": object()},
+        pytest.param({"x": object()}, id="an object"),
         {"x": "\ud800"},
         {1: "x"},
         {"x": {"y": b"bytes"}},
-        {"x": 2**64, "y": object()},
+        pytest.param({"x": 2**64, "y": object()}, id="a long integer and an object"),
         pytest.param({"x": 10**5000}, id="an integer too long to print"),
     ],
     ids=repr,

@@ -352,14 +352,14 @@ class Odd:
     [
         (None, "no ToolResult"),
         ("text", "no ToolResult"),
-        (ToolResult(object()), "cannot be stored"),
+        pytest.param(ToolResult(object()), "cannot be stored", id="an object"),
         (ToolResult([{"type": "video"}]), "neither a text block"),
         (ToolResult([{"type": "image", "mime_type": "image/png", "data": "%%%"}]), "base64"),
         (ToolResult("x", details={"a": float("nan")}), "no such number"),
         (ToolResult("x", details={1: 2}), "keys are strings"),
         (ToolResult("x", usage={"a": {1, 2}}), "set"),
         (ToolResult("x", added_tool_names=[1]), "added_tool_names"),
-        (ToolResult("x", details=Odd()), "Odd"),
+        pytest.param(ToolResult("x", details=Odd()), "Odd", id="odd"),
     ],
     ids=str,
 )

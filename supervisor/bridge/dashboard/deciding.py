@@ -12,12 +12,13 @@ from urllib.parse import parse_qsl
 
 from attrs import frozen
 
-from fencepost.supervisor import Applied, FencepostError, Refused, StoreFault, Supervisor, Unchanged
+from fencepost.supervisor import Applied, FencepostError, Refused, StoreFault, Unchanged
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.auth import Denied
 from fencepost.supervisor.bridge.dashboard.browser import Visitor
 from fencepost.supervisor.bridge.dashboard.sessions import Session
-from fencepost.supervisor.bridge.handlers import NotFound
+from fencepost.supervisor.bridge.failures import NotFound
+from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
 
 __all__ = ["FORM_BYTES_MAX", "Done", "action_of", "checked", "run"]
@@ -73,14 +74,14 @@ def _form(body: bytes) -> dict[str, str]:
     return form
 
 
-async def run(supervisor: Supervisor, action: Action, form: Mapping[str, str]) -> Done:
+async def run(bridge: Bridge, action: Action, form: Mapping[str, str]) -> Done:
     """Do it.  Raises `StoreFault` and what else says nothing of the arguments."""
     fields = {field.name: form.get(field.name, "").strip() for field in action.fields}
     empty = [field.label for field in action.fields if not fields[field.name]]
     if empty:
         return Done("refused", problem=f"Fill in: {', '.join(empty)}.")
     try:
-        answer = await action.run(supervisor, form.get("pane", ""), read_fields(action, fields))
+        answer = await bridge.decide(action, form.get("pane", ""), read_fields(action, fields))
     except StoreFault:
         raise
     except (FencepostError, ValueError) as error:

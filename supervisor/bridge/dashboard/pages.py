@@ -24,7 +24,8 @@ from fencepost.supervisor.bridge.dashboard.journey import process_bars
 from fencepost.supervisor.bridge.dashboard.live import Stream
 from fencepost.supervisor.bridge.dashboard.sessions import SESSION_SECONDS
 from fencepost.supervisor.bridge.dashboard.shown import Shown, shown
-from fencepost.supervisor.bridge.handlers import Bridge, NotFound
+from fencepost.supervisor.bridge.failures import NotFound
+from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.seats import Seats
 
 __all__ = ["PAGE_HANDLERS", "Visit", "serve_page"]
@@ -256,7 +257,7 @@ async def act(visit: Visit) -> Response:
         problem = "Say first that you have read what it claims."
         return visit.show("confirm.html", 400, live=False, action=action, fields=form, problem=problem)
     visit.visitor.confirm()
-    done = await deciding.run(visit.bridge.supervisor, action, form)
+    done = await deciding.run(visit.bridge, action, form)
     if done.problem is not None:
         return visit.show("confirm.html", 400, live=False, action=action, fields=form, problem=done.problem)
     return visit.show("done.html", live=False, action=action, fields=form, done=done)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -26,6 +27,7 @@ __all__ = [
     "command_of",
     "environment_of",
     "harness_of",
+    "stdin_of",
 ]
 
 
@@ -57,8 +59,10 @@ class HarnessCommand:
     program: str
     interactive: Callable[[str, tuple[str, ...], Said], tuple[str, ...]]
     headless: Callable[[str, tuple[str, ...], Said], tuple[str, ...]]
-    settings_variable: str | None = None
-    """The variable that names its settings, where no argument does."""
+    environment: Callable[[str], Mapping[str, str]] = lambda _settings: {}
+    """What its environment needs to have, so that it finds its settings."""
+    headless_input: bool = False
+    """Whether it takes its first input from its standard input, when it has no terminal, and not as an argument."""
     names_sessions: bool = False
     """Whether a new conversation can be given its id."""
     ours: frozenset[str] = frozenset()
@@ -112,6 +116,26 @@ def _codex_end(said: Said) -> tuple[str, ...]:
     return (*resume, *(() if said.prompt is None else ("--", said.prompt)))
 
 
+def _opencode(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
+    """Its full interface silently ignores a prompt that is given together with a session; the minimal one takes it."""
+    prompt = () if said.prompt is None else ("--prompt", said.prompt)
+    return (program, "--mini", *options, *_opencode_session(said.session), *prompt)
+
+
+def _opencode_headless(program: str, options: tuple[str, ...], said: Said) -> tuple[str, ...]:
+    """A prompt among its arguments would reach the model between quotation marks."""
+    return (program, "run", *options, *_opencode_session(said.session))
+
+
+def _opencode_session(session: Session | None) -> tuple[str, ...]:
+    return () if session is None else ("--session", session.session_id)
+
+
+def _opencode_environment(settings: str) -> Mapping[str, str]:
+    """Our plugin beside the user's; `OPENCODE_PURE` in the user's environment would turn all of them off."""
+    return {"OPENCODE_CONFIG_CONTENT": json.dumps({"plugin": [Path(settings).as_uri()]}), "OPENCODE_PURE": "0"}
+
+
 HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
     {
         "claude-code": HarnessCommand(
@@ -132,7 +156,7 @@ HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
             "codex",
             _codex,
             _codex_headless,
-            settings_variable="CODEX_HOME",
+            environment=lambda settings: {"CODEX_HOME": settings},
             ours=frozenset(
                 {
                     *(_TRUSTED[0], _OWN, "--skip-git-repo-check", "-C", "--cd", "--worktree", "--remote", "--last"),
@@ -140,6 +164,21 @@ HARNESSES: Final[Mapping[str, HarnessCommand]] = MappingProxyType(
                 }
             ),
             undoing=re.compile(r"""(?:^|[\s.,={"'])(?:hooks|codex_hooks|plugins|sqlite_home)(?:$|[\s.,=}"'])"""),
+        ),
+        "opencode": HarnessCommand(
+            "opencode",
+            _opencode,
+            _opencode_headless,
+            environment=_opencode_environment,
+            headless_input=True,
+            ours=frozenset(
+                {
+                    *("-c", "--continue", "-s", "--session", "--fork", "--prompt", "--mini"),
+                    *("-i", "--interactive", "--command", "-f", "--file"),  # would be said again at each start
+                    *("--attach", "--dir"),  # the calls would run elsewhere
+                }
+            ),
+            undoing=re.compile(r"^--?(?:no-)?pure(?:$|[.=])"),  # it is how OpenCode leaves all plugins out
         ),
     }
 )
@@ -200,14 +239,30 @@ def command_of(
         session = Session(launch.session_id)
     if session is not None and session.session_id.startswith("-"):
         raise ValueError(f"a session id that begins with '-' would be read as an option: {session.session_id!r}")
-    if launch.startup is not None:
-        prompt = tagged_input(launch.startup)
-    check_prompt(prompt)
+    prompt = _first_input(launch, prompt)
     if headless and prompt is None:
         raise ValueError("a headless harness needs a first input, a prompt or a startup payload")
     first, *options = program or (harness.program,)
     make = harness.headless if headless else harness.interactive
     return make(first, tuple(options), Said(session, settings_path, prompt))
+
+
+def stdin_of(launch: Launch, *, prompt: str | None = None, headless: bool = False) -> bytes | None:
+    """What the harness of `launch` reads from its standard input: its first input, where it is given there; else None.
+
+    Raises as `command_of`.
+    """
+    if not (headless and _known(launch.harness).headless_input):
+        return None
+    said = _first_input(launch, prompt)
+    return None if said is None else said.encode("utf-8", "surrogateescape")
+
+
+def _first_input(launch: Launch, prompt: str | None) -> str | None:
+    """A startup payload, tagged, before any prompt.  Raises ValueError for one that cannot be given."""
+    said = prompt if launch.startup is None else tagged_input(launch.startup)
+    check_prompt(said)
+    return said
 
 
 def harness_of(program: str) -> str | None:
@@ -226,6 +281,4 @@ def _known(harness: str) -> HarnessCommand:
 def environment_of(launch: Launch, settings_path: str) -> dict[str, str]:
     """Return what the harness of `launch` needs in its environment to find its settings."""
     harness = HARNESSES.get(launch.harness)
-    if harness is None or harness.settings_variable is None:
-        return {}
-    return {harness.settings_variable: settings_path}
+    return {} if harness is None else dict(harness.environment(settings_path))

@@ -21,6 +21,7 @@ is added to the note before anybody is signalled, and the note is removed only w
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -48,6 +49,8 @@ from fencepost.supervisor.bridge.processes import (
 )
 
 __all__ = ["HELD_START", "START_SECONDS", "Command", "HeldLauncher", "LaunchError", "bridge_environment", "of_no_pane"]
+
+log: Final = logging.getLogger("fencepost.bridge")
 
 HELD_START: Final = Path(__file__).with_name("held_start.py")
 START_SECONDS: Final = 20.0
@@ -137,6 +140,13 @@ class HeldLauncher(ABC):
         """
         return {note.pane_id: note for note in self._notes.all() if is_alive(note)}
 
+    def ended(self) -> list[ProcessNote]:
+        """Return the started processes that have ended and were not stopped since: what they started may live on.
+
+        Blocks for a few small files; a damaged note is passed over.
+        """
+        return [note for note in self._notes.all() if not is_alive(note)]
+
     def note_of(self, incarnation_id: str) -> ProcessNote | None:
         """Return what is known of an incarnation's process, None for nothing.  Blocks; raises `DamagedNote`."""
         return self._notes.read(incarnation_id)
@@ -164,7 +174,12 @@ class HeldLauncher(ABC):
     def _stop(self, incarnation_id: str, grace_seconds: float, called_off: threading.Event | None = None) -> None:
         note = self._notes.read(incarnation_id)
         remember = partial(self._remember, note)
-        stop_processes(incarnation_id, note, grace_seconds=grace_seconds, remember=remember, called_off=called_off)
+        found = stop_processes(
+            incarnation_id, note, grace_seconds=grace_seconds, remember=remember, called_off=called_off
+        )
+        if note is not None and found and note.leader not in found:
+            left = ", ".join(str(one.pid) for one in found)
+            log.info("pane %r: what incarnation %r had left running is ended: %s", note.pane_id, incarnation_id, left)
         self._reap(incarnation_id)
         self._notes.remove(incarnation_id)
 
