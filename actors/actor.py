@@ -161,6 +161,11 @@ class Actor(ABC):
         """How long the next activation waits for what is left of this one."""
         return math.inf
 
+    @property
+    def last_word(self) -> tuple[str, Call] | None:
+        """An address, and what to tell it if this one dies once too often and is left alone."""
+        return None
+
     def leftovers(self) -> list[Envelope]:
         """Envelopes parked in this activation, handed out when it dies."""
         return []

@@ -37,6 +37,7 @@ __all__ = [
     "ResolveIntent",
     "RetireIncarnation",
     "StartupReady",
+    "StopFailed",
     "SyncStatusQuery",
     "ToolsEnded",
     "Withdraw",
@@ -174,6 +175,15 @@ class Withdraw(Call):
 
 
 @frozen
+class StopFailed(Call):
+    """The Launcher could not stop the process of a retired incarnation; `why` is what it said."""
+
+    CALL: ClassVar[str] = "stop_failed"
+    incarnation_id: str
+    why: str
+
+
+@frozen
 class PreparePayload(Call):
     """Answer once the head has a payload or nothing is pending, reconciling it unattended if need be."""
 
@@ -260,7 +270,7 @@ class OutcomeReported(Call):
 
 @frozen
 class AttemptFailed(Call):
-    """Intent to pane: the reconciler raised; nobody waits for this attempt any more."""
+    """To a pane: the reconciler raised, or its intent is in quarantine; nobody waits for this attempt any more."""
 
     CALL: ClassVar[str] = "attempt_failed"
     intent_id: str

@@ -42,7 +42,7 @@ from fencepost.actors.messages import (
     StartupDelivery,
     Unchanged,
 )
-from fencepost.actors.pane_state import Limits, Mint, PaneState, fenced, refusal
+from fencepost.actors.pane_state import RETIRED_FOR, STOP_FAILED, Limits, Mint, PaneState, fenced, refusal, stop_failure
 from fencepost.mailbox.errors import LaunchBlocked
 from fencepost.mailbox.mutation import NewEvent
 from fencepost.mailbox.records import DeliveryMode, IncarnationRecord, IntentRecord, IntentState
@@ -55,6 +55,7 @@ __all__ = [
     "decide_launch",
     "decide_launch_failed",
     "decide_retire",
+    "decide_stop_failed",
     "give_up",
     "needs_payload_first",
     "unproved",
@@ -274,6 +275,22 @@ def decide_launch_failed(
     return give_up(state, reason, limits, now, mint, replace=replace).plus(Decision(answer=Applied()))
 
 
+def decide_stop_failed(state: PaneState, incarnation_id: str, why: str, now: int) -> Decision:
+    """The Launcher could not stop a process that was retired: told, and kept until a successor is launched (I-11)."""
+    latest = state.latest
+    if latest is None or latest.live or latest.incarnation_id != incarnation_id:
+        return Decision(answer=Unchanged())
+    was = str(latest.retire_reason)
+    if stop_failure(latest) is not None:
+        was = was.rpartition(RETIRED_FOR)[2]
+    failed = latest.next(retire_reason=f"{STOP_FAILED}{why}{RETIRED_FOR}{was}")
+    return Decision(
+        answer=Applied(),
+        puts=(failed,),
+        events=(_event("incarnation.stop_failed", state, evolve(failed, retire_reason=why), now),),
+    )
+
+
 def _not_live(
     state: PaneState, call: str, incarnation_id: str, speaker: IncarnationRecord | None, now: int
 ) -> Decision | None:
@@ -320,6 +337,8 @@ def _retired(state: PaneState, reason: str, now: int, *, relaunch: bool) -> Deci
     live = state.live
     if live is None:
         return Decision()
+    if reason.startswith(STOP_FAILED):
+        reason = f"retired: {reason}"  # a host's word for it; those words are kept for what the Launcher said
     retired = live.next(retired_at=now, retire_reason=reason, relaunch=relaunch, delivered_intent_id=None)
     return Decision(
         puts=(retired,),

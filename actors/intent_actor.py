@@ -17,7 +17,7 @@ from typing import ClassVar, Final, get_args
 from attrs import evolve
 
 from fencepost.actors.actor import Actor, System
-from fencepost.actors.calls import AttemptFailed, EnsureAttempt, Join, OutcomeReported, PlanAttempt
+from fencepost.actors.calls import AttemptFailed, Call, EnsureAttempt, Join, OutcomeReported, PlanAttempt
 from fencepost.actors.intent_events import IntentEvent, Plan
 from fencepost.actors.intent_state import starts_attempt, step, steps
 from fencepost.actors.intent_view import view_of
@@ -155,6 +155,13 @@ class IntentActor(Actor):
     def finished(self) -> bool:
         """Resolved intents need no actor once their projection is made."""
         return (self._record is None or self._record.resolved) and not self.working
+
+    @property
+    def last_word(self) -> tuple[str, Call] | None:
+        """Those who wait in the pane for the reconciliation would wait for ever."""
+        if self._record is None:
+            return None
+        return f"pane:{self._record.pane_id}", AttemptFailed(self._intent_id)
 
     async def handle(self, envelope: Envelope) -> None:
         """Serve a pane's join or an attempt's plan."""

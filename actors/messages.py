@@ -157,7 +157,7 @@ Decision: TypeAlias = Allow | BlockPayload | BlockGeneric | BlockRestart
 
 
 class SyncStatus(StrEnum):
-    """A pane's status, always derived from its intents (protocol-intent.md section 1.3)."""
+    """A pane's status, always derived from what is stored of it (protocol-intent.md section 1.3)."""
 
     IN_SYNC = "in_sync"
     PENDING = "pending"
@@ -187,7 +187,7 @@ class StartupDelivery:
 
 @frozen
 class Launch:
-    """A new incarnation, committed; the process may be started now (I-10)."""
+    """A new incarnation, committed; the process may be started now (I-10).  `epoch` counts the pane's launches."""
 
     pane_id: str
     incarnation_id: str
@@ -199,7 +199,7 @@ class Launch:
 
 @frozen
 class IncarnationView:
-    """One incarnation, as a Launcher sees it."""
+    """One incarnation, as a Launcher sees it.  Times are int nanoseconds UTC; `epoch` counts the pane's launches."""
 
     incarnation_id: str
     pane_id: str
@@ -241,14 +241,20 @@ class ModelTurn:
 
 @frozen
 class BaseTransition:
-    """A base moved from one exact revision to another (I-2).  `ambiguous` is the reason why it cannot be proved."""
+    """A base moved from one exact revision to another (I-2).  Ids are 1 to 256 printable ASCII characters."""
 
     kind: TransitionKind = field(converter=TransitionKind)
+    """Why it moved: `native_rewrite` or `parent_advance`, also as a str."""
     from_base: str = field(validator=_id)
+    """The revision that the pane's workspace stands on, or will once the intents before this one are done."""
     to_base: str = field(validator=_id)
+    """The revision that it is to stand on; another than `from_base`."""
     classification_op: str = field(validator=_id)
+    """The operation whose view of the repository the move was judged by."""
     trigger_op: str = field(validator=_id)
+    """The operation that moved the base; seen before in this pane, it answers the same intent and writes nothing."""
     ambiguous: str | None = field(default=None, validator=optional(instance_of(str)))
+    """Why there is no provable target, in free text; None where there is one.  The intent is then diverged."""
 
     def __attrs_post_init__(self) -> None:
         """A transition that moves nothing is misuse."""
@@ -272,11 +278,21 @@ class ToolBoundary:
     """A harness is about to run a tool call (I-4)."""
 
     incarnation_id: str = field(validator=_id)
+    """The process that asks; a retired or unknown one is blocked."""
     turn: ModelTurn | None
+    """The model turn of the call; None where the adapter cannot prove one, which blocks while an intent is pending."""
     batch_id: str = field(validator=_id)
+    """The batch of calls that it is one of; what its first call is answered holds for all of them."""
     tool_call_id: str | None = field(default=None, validator=_optional_id)
+    """The harness's own id of the call.  Nothing is decided by it."""
     startup_delivery_id: str | None = field(default=None, validator=optional(instance_of(str)))
+    """The echo of a replacement: the id of `Launch.startup`, exactly as it was given, with its first call at least."""
     passed_unseen: Literal["yes", "maybe"] | None = None
+    """Whether the adapter let an earlier call of this batch pass by itself, while nobody answered it.
+
+    "yes": the batch is admitted, because half of it has run.  "maybe": it is not known, and the process must restart.
+    None: it did not.
+    """
 
     def __attrs_post_init__(self) -> None:
         """`passed_unseen` knows three values, and a turn is a `ModelTurn`."""
@@ -338,44 +354,65 @@ Outcome: TypeAlias = Reconciled | NeedsRecovery | Diverged
 
 @frozen(kw_only=True)
 class IntentView:
-    """One intent as it stands in the store (I-1)."""
+    """One intent as it stands in the store (I-1).  Times are int nanoseconds UTC, None for what has not happened."""
 
     intent_id: str
     pane_id: str
     seq: int
+    """Its place among the pane's intents, from 1: they are delivered in this order."""
     kind: TransitionKind
     from_base: str
     to_base: str
+    """Where the newest transition that it took in ends."""
     classification_op: str
     triggers: tuple[str, ...]
+    """The operations that triggered it, in the order in which they came."""
     state: IntentState
     mode: DeliveryMode | None
+    """How its payload travels, once it is bound."""
     result_op: str | None
     workspace_commit: str | None
     planned_op: str | None
+    """What `attempt.plan` named last."""
     payload: bytes | None
+    """What the agent is told, from the moment it is prepared; it never changes."""
     payload_sha256: str | None
+    """Its hash, 64 lower-case hex digits."""
     anchor: Anchor | None
     prepared_at: int | None
     delivered_at: int | None
+    """The first delivery; a redelivery does not move it."""
     acknowledged_at: int | None
     incarnation_id: str | None
+    """The process that it is bound to: that of the blocked batch, or the replacement."""
     turn: ModelTurn | None
+    """With `batch_id` and `bound_at`, what a soft delivery is bound to."""
     batch_id: str | None
     bound_at: int | None
     batch_completed_at: int | None
     payload_offered_at: int | None
+    """When its payload first left as the answer of a tool call of the open bound batch."""
     startup_delivery_id: str | None
+    """What the replacement must echo, of a delivery by restart."""
     handshake_at: int | None
+    """When the replacement said that it took the payload."""
     startup_attempts: int
+    """How many replacements were bound in this epoch."""
     soft_redeliveries: int
+    """How often it was bound to a later batch, because one had completed without the payload."""
     epoch: int
+    """Counts the times it was rearmed, from 0."""
     exhausted_at: int | None
+    """When the last permitted startup attempt was given up; then only `rearm` and `discard` lead on."""
     reason: str | None
+    """Why it needs recovery, diverged or was given up, in free text."""
     stage: Stage | None
+    """How far it got on the ladder; None before it has a payload."""
     stop: Stop | None
     approval: str | None = None
+    """While exhausted, the one-shot token that `discard` takes."""
     resolution: str | None = None
+    """What the last `resolve` said, and in `resolved_by` who said it."""
     resolved_by: str | None = None
 
 

@@ -38,6 +38,7 @@ from fencepost.actors.calls import (
     ResolveIntent,
     RetireIncarnation,
     StartupReady,
+    StopFailed,
     SyncStatusQuery,
     ToolsEnded,
     Withdraw,
@@ -45,12 +46,12 @@ from fencepost.actors.calls import (
 from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
 from fencepost.actors.delivery_calls import DeliveryCall
 from fencepost.actors.joining import chained, join
-from fencepost.actors.messages import BlockRestart, DetectedIntent, Reconciled, SyncStatus, ToolBoundary
+from fencepost.actors.messages import BlockRestart, DetectedIntent, Reconciled, ToolBoundary
 from fencepost.actors.pane_batches import PaneBatches
 from fencepost.actors.pane_deliveries import PaneDeliveries
 from fencepost.actors.pane_detection import decide_detect
 from fencepost.actors.pane_incarnations import PaneIncarnations
-from fencepost.actors.pane_memory import PaneMemory
+from fencepost.actors.pane_memory import DamageElsewhere, PaneMemory
 from fencepost.actors.pane_outcome import decide_outcome
 from fencepost.actors.pane_reports import decide_batch_completed, decide_mark_delivered
 from fencepost.actors.pane_resolution import decide_discard, decide_rearm, decide_resolve
@@ -90,6 +91,12 @@ class PaneActor(Actor):
     def state(self) -> PaneState:
         """The pane as stored."""
         return self.memory.state
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether the head is in quarantine: nobody is to wait for what only its revival can bring."""
+        head = self.state.head
+        return head is not None and self.system.in_quarantine(f"intent:{head.intent_id}")
 
     def mint(self, kind: str) -> str:
         """A fresh id of this kind, for a decision."""
@@ -146,6 +153,8 @@ class PaneActor(Actor):
                 await self._incarnations.retire(envelope, message)
             case Withdraw():
                 await self._incarnations.withdraw(envelope)
+            case StopFailed() as message:
+                await self._incarnations.stop_failed(envelope, message)
             case PreparePayload():
                 await self._incarnations.prepare_payload(envelope)
             case RearmIntent() as message:
@@ -184,6 +193,8 @@ class PaneActor(Actor):
             await self.memory.load()
             self._make_up_for_unseen()
             envelope.reply.fail(crash)
+        except DamageElsewhere as damage:
+            envelope.reply.fail(damage.__cause__ or damage)
         except ActorQuarantined as quarantined:
             # The intent was never asked, and a chain is asked from its front: nothing was committed.
             envelope.reply.fail(quarantined)
@@ -253,7 +264,7 @@ class PaneActor(Actor):
     async def _boundary(self, envelope: Envelope, message: PreToolUse, *, patient: bool, parked: bool = False) -> None:
         """Decide a tool call until it has an answer or is parked; an acknowledgement is not an answer."""
         while True:
-            boundary = await self._describe(message.boundary, patient=patient)
+            boundary = await self._describe(message.boundary, patient=patient and not self.left_alone)
             decision = decide_boundary(self.state, boundary)
             if isinstance(decision.answer, BlockRestart) and await self.memory.recalled(message.boundary):
                 continue  # a restart writes no admission, so the store would not contradict it
@@ -417,5 +428,4 @@ class PaneActor(Actor):
         await self.decide(envelope, decide_discard(self.state, message.intent_id, message.approval, now, over))
 
     async def _sync_status(self, envelope: Envelope) -> None:
-        status = SyncStatus.CONFLICTED if self._incarnations.stop_failed else self.state.sync_status()
-        self.answer(envelope, status)
+        self.answer(envelope, self.state.sync_status())

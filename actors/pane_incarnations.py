@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fencepost.actors.calls import LaunchFailed, LaunchHarness, RetireIncarnation, StartupReady
+from fencepost.actors.calls import LaunchFailed, LaunchHarness, RetireIncarnation, StartupReady, StopFailed
 from fencepost.actors.decision import Decision
 from fencepost.actors.incarnation_state import (
     LaunchRequest,
@@ -22,11 +22,13 @@ from fencepost.actors.incarnation_state import (
     decide_launch,
     decide_launch_failed,
     decide_retire,
+    decide_stop_failed,
     give_up,
     needs_payload_first,
     unproved,
     withdraw,
 )
+from fencepost.actors.pane_state import stop_failure
 from fencepost.actors.relaunch import Relauncher
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import LaunchBlocked
@@ -72,14 +74,13 @@ class PaneIncarnations:
             self._relauncher.resume()
 
     @property
-    def stop_failed(self) -> bool:
-        """Whether the last process could not be stopped: the pane is conflicted."""
-        return self._relauncher is not None and self._relauncher.stop_failed
-
-    @property
     def owes(self) -> bool:
-        """With a Launcher, an unproved startup and a process that would not stop keep a pane awake."""
-        return self._relauncher is not None and (self.stop_failed or unproved(self._pane.state))
+        """With a Launcher, an unproved startup keeps a pane awake, and so does a process that would not stop.
+
+        Whoever wakes goes on with its replacement, and a mere question must not try to stop it again.
+        """
+        state = self._pane.state
+        return self._relauncher is not None and (stop_failure(state.latest) is not None or unproved(state))
 
     @property
     def held(self) -> list[Envelope]:
@@ -107,6 +108,11 @@ class PaneIncarnations:
         check_launch(pane.state, pane.system.limits)
         await pane.decide(envelope, withdraw(pane.state, self._now))
 
+    async def stop_failed(self, envelope: Envelope, message: StopFailed) -> None:
+        """Serve `StopFailed`."""
+        pane = self._pane
+        await pane.decide(envelope, decide_stop_failed(pane.state, message.incarnation_id, message.why, self._now))
+
     async def prepare_payload(self, envelope: Envelope) -> None:
         """Serve `PreparePayload`."""
         pane = self._pane
@@ -114,7 +120,8 @@ class PaneIncarnations:
         if head is not None and head.state is IntentState.DETECTED:
             await self._begin_unattended("prepare_payload")
         head = pane.state.head
-        if head is not None and head.state in {IntentState.DETECTED, IntentState.RECONCILING}:
+        unready = {IntentState.DETECTED, IntentState.RECONCILING}
+        if head is not None and head.state in unready and not pane.left_alone:
             pane.waiting.park(envelope, head.intent_id, math.inf)
             return
         check_launch(pane.state, pane.system.limits)

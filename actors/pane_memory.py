@@ -16,6 +16,7 @@ from attrs import evolve
 
 from fencepost.actors.messages import ToolBoundary
 from fencepost.actors.pane_state import PaneState
+from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.query import Query, only
 from fencepost.mailbox.records import (
@@ -27,7 +28,7 @@ from fencepost.mailbox.records import (
     TriggerRecord,
 )
 
-__all__ = ["PaneMemory"]
+__all__ = ["DamageElsewhere", "PaneMemory"]
 
 ADMISSIONS_KEPT: Final = 256
 """How many batches a pane remembers without asking the store; more than any harness has under way."""
@@ -36,6 +37,13 @@ STRANGERS_KEPT: Final = 64
 """How many retired incarnations a pane remembers, so that a chatty zombie costs no read each time."""
 
 R = TypeVar("R", bound=Record)
+
+
+class DamageElsewhere(Exception):  # noqa: N818 - becomes its cause's answer one frame up
+    """A call named a row of another pane, which cannot be read; `__cause__` is the `CorruptRecord` that says so.
+
+    It is told to the caller.  It blocks that other pane and not this one (design section 10).
+    """
 
 
 class PaneMemory:
@@ -92,31 +100,42 @@ class PaneMemory:
         return found[0] if found else None
 
     async def speaker(self, incarnation_id: str) -> IncarnationRecord | None:
-        """The incarnation a call names: the latest one from memory, any other from the store."""
+        """The incarnation a call names: the latest one from memory, any other, also another pane's, from the store.
+
+        Raises `DamageElsewhere`.
+        """
         latest = self.state.latest
         if latest is not None and latest.incarnation_id == incarnation_id:
             return latest
         if incarnation_id in self._strangers:
             return self._strangers[incarnation_id]
-        found = await self.find(IncarnationRecord, incarnation_id=incarnation_id)
-        if found is not None and not found.live and found.pane_id == self.pane_id:
+        found = await self.find(IncarnationRecord, incarnation_id=incarnation_id, pane_id=self.pane_id)
+        if found is None:
+            return await self._of_another_pane(incarnation_id)
+        if not found.live:
             self._strangers[incarnation_id] = found
             if len(self._strangers) > STRANGERS_KEPT:
                 self._strangers.popitem(last=False)
         return found
 
+    async def _of_another_pane(self, incarnation_id: str) -> IncarnationRecord | None:
+        try:
+            return await self.find(IncarnationRecord, incarnation_id=incarnation_id)
+        except CorruptRecord as damage:
+            raise DamageElsewhere from damage
+
     async def intent(self, intent_id: str) -> IntentRecord | None:
-        """An intent of this or another pane: an unresolved one from memory, any other from the store."""
+        """An intent of this pane: an unresolved one from memory, any other from the store."""
         known = self.state.find(intent_id)
         if known is not None:
             return known
-        found = await self.find(IntentRecord, intent_id=intent_id)
+        found = await self.find(IntentRecord, intent_id=intent_id, pane_id=self.pane_id)
         return None if found is None else found.require_intact()
 
     async def resolved(self, intent_id: str) -> IntentRecord | None:
-        """The intent, if it is one of this pane's that is over."""
+        """The intent, if it is one that is over."""
         intent = await self.intent(intent_id)
-        return intent if intent is not None and intent.pane_id == self.pane_id and intent.resolved else None
+        return intent if intent is not None and intent.resolved else None
 
     # -- the first decisions of batches --
 

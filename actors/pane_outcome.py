@@ -18,7 +18,7 @@ from fencepost.actors.messages import Applied, Diverged, NeedsRecovery, Outcome,
 from fencepost.actors.pane_detection import opened
 from fencepost.actors.pane_state import Limits, Mint, PaneState, refusal
 from fencepost.mailbox.records import IntentRecord, IntentState
-from fencepost.mailbox.text import storable_text
+from fencepost.mailbox.text import shown, storable_text
 
 __all__ = ["decide_outcome"]
 
@@ -51,8 +51,8 @@ def decide_outcome(
         case NeedsRecovery():
             blocked: IntentEvent = RequireRecovery(
                 reason=storable_text(outcome.reason),
-                bundle_path=None if outcome.bundle_path is None else storable_text(outcome.bundle_path),
-                bundle_fingerprint=outcome.bundle_fingerprint,
+                bundle_path=_storable(outcome.bundle_path),
+                bundle_fingerprint=_storable(outcome.bundle_fingerprint),
                 details=_details(outcome.details),
             )
         case Diverged():
@@ -60,6 +60,10 @@ def decide_outcome(
         case _:
             assert_never(outcome)
     return Decision(answer=Applied(), intent_events=((intent, blocked),))
+
+
+def _storable(text: str | None) -> str | None:
+    return None if text is None else storable_text(text)
 
 
 def _unfit(payload: bytes, limits: Limits) -> Reason | None:
@@ -80,9 +84,9 @@ def _details(details: object) -> str | None:
     if isinstance(details, str):
         return storable_text(details)
     try:
-        return orjson.dumps(details, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(details, default=shown, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError):
-        return storable_text(repr(details))
+        return shown(details)
 
 
 def _prepared(

@@ -21,8 +21,8 @@ word).  None of them reads a clock or mints an id by itself.  Here is what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol, TypeAlias
 
 from attrs import evolve, frozen
 
@@ -33,6 +33,9 @@ from fencepost.mailbox.records import IncarnationRecord, IntentRecord, IntentSta
 
 __all__ = [
     "CONFLICTED_STATES",
+    "RETIRED_FOR",
+    "STOP_FAILED",
+    "Ended",
     "Limits",
     "Mint",
     "PaneState",
@@ -41,6 +44,8 @@ __all__ = [
     "fenced",
     "judge_speaker",
     "refusal",
+    "stop_failure",
+    "sync_status",
 ]
 
 Mint: TypeAlias = Callable[[str], str]
@@ -48,6 +53,12 @@ Mint: TypeAlias = Callable[[str], str]
 
 CONFLICTED_STATES: Final = frozenset({IntentState.RECOVERY_REQUIRED, IntentState.TOPOLOGY_DIVERGED})
 """Blocked until a human resolves it; every rule treats the two alike (contract I-6)."""
+
+STOP_FAILED: Final = "stop failed: "
+"""How the retire reason of a process begins that could not be stopped; nobody else's reason does (`incarnation_state`).
+It stands there, in front of the reason itself, because every store of this version has that place and no other."""
+RETIRED_FOR: Final = "; it was retired because of: "
+"""What stands between the two."""
 
 
 @frozen(kw_only=True)
@@ -108,10 +119,8 @@ class PaneState:
         return latest.startup_attempt or 0
 
     def sync_status(self) -> SyncStatus:
-        """Always a query over the intents (section 1.3)."""
-        if any(map(conflicted, self.intents)):
-            return SyncStatus.CONFLICTED
-        return SyncStatus.PENDING if self.intents else SyncStatus.IN_SYNC
+        """Always a query over what is stored (section 1.3)."""
+        return sync_status(self.latest, self.intents)
 
     def after(self, records: Iterable[Record]) -> PaneState:
         """This state with committed rows applied; resolved intents leave it."""
@@ -143,9 +152,33 @@ class PaneState:
         return evolve(self, intents=kept, tail_triggers=self.tail_triggers if same_tail or not kept else None)
 
 
+def sync_status(latest: IncarnationRecord | None, unresolved: Collection[IntentRecord]) -> SyncStatus:
+    """How a pane stands, from its latest incarnation and its unresolved intents (section 1.3, contract I-11)."""
+    if stop_failure(latest) is not None or any(map(conflicted, unresolved)):
+        return SyncStatus.CONFLICTED
+    return SyncStatus.PENDING if unresolved else SyncStatus.IN_SYNC
+
+
 def conflicted(intent: IntentRecord) -> bool:
     """Whether only a human leads on from here; nothing behind such an intent moves (section 1.3)."""
     return intent.state in CONFLICTED_STATES or intent.exhausted_at is not None
+
+
+class Ended(Protocol):
+    """What may have ended."""
+
+    @property
+    def retire_reason(self) -> str | None:
+        """Why it was retired, if it was."""
+        ...
+
+
+def stop_failure(latest: Ended | None) -> str | None:
+    """Why a pane's last process could not be stopped, if so; nothing is started until a launch gets through (I-11)."""
+    reason = "" if latest is None else latest.retire_reason or ""
+    if not reason.startswith(STOP_FAILED):
+        return None
+    return reason.removeprefix(STOP_FAILED).rpartition(RETIRED_FOR)[0]
 
 
 # -- who speaks, and refusals ------------------------------------------------------------------------------------

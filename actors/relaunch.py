@@ -4,7 +4,8 @@ Stopping a process takes as long as it takes, so this runs in child tasks of the
 messages.  The order is fixed, each step committed before the next:
 
     retire      fence the live incarnation, with the wish for a successor
-    stop        the Launcher says that the process is provably gone; if it cannot, nothing is started
+    stop        the Launcher says that the process is provably gone; if it cannot, that is written down, the pane is
+                conflicted, and nothing is started until a launch, of the host or at the next opening, gets through
     reconcile   if there is a pending intent without a payload; no process is alive to be surprised, and none of its
                 tool batches that run here is open any more
     bind        a fresh incarnation, with a fresh one-use startup delivery id where there is a payload
@@ -22,11 +23,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from fencepost.actors.calls import LaunchFailed, LaunchHarness, PreparePayload, Withdraw
+from fencepost.actors.calls import LaunchFailed, LaunchHarness, PreparePayload, StopFailed, Withdraw
 from fencepost.actors.incarnation_state import LaunchRequest, needs_payload_first
 from fencepost.actors.messages import Capabilities, IncarnationView, Launch, Launcher
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import LaunchBlocked
+from fencepost.mailbox.errors import ActorQuarantined, LaunchBlocked
 from fencepost.mailbox.records import IncarnationRecord
 from fencepost.mailbox.text import told
 
@@ -48,8 +49,6 @@ class Relauncher:
         self._launcher = launcher
         self._one_at_a_time = trio.Lock()
         self._replacing = False
-        self.stop_failed = False
-        """The last process could not be stopped: the pane is conflicted until a launch succeeds."""
         self.held: list[Envelope] = []
         """Host launches under way."""
 
@@ -69,6 +68,9 @@ class Relauncher:
             envelope.reply.fail(failed.__cause__ or failed)
         except LaunchBlocked as blocked:
             envelope.reply.fail(blocked)
+        except ActorQuarantined as left_alone:
+            envelope.reply.fail(left_alone)
+            self.resume()  # the old process is fenced: its successor starts when the intent has been revived
         # Anything else is the activation's death: the next one finds an unproved startup and gives it up.
         self.held.remove(envelope)
 
@@ -88,15 +90,22 @@ class Relauncher:
     async def _replace(self) -> None:
         """Start successors, with the harness and session of the predecessor, until one starts or none may."""
         try:
-            async with self._one_at_a_time:
-                while self._wished_for:
+            while self._wished_for:
+                try:
                     await self._try_once()
+                except ActorQuarantined as left_alone:
+                    await self._pane.system.until_revived(left_alone.address)
         except LaunchBlocked:
             return  # a human, or the end of a reconciliation, leads on
         finally:
             self._replacing = False
 
     async def _try_once(self) -> None:
+        async with self._one_at_a_time:
+            if self._wished_for:
+                await self._launch_successor()
+
+    async def _launch_successor(self) -> None:
         latest = self._pane.state.latest
         assert latest is not None
         capabilities = Capabilities(soft_batches=latest.soft_batches, turn_order=latest.turn_order)
@@ -120,7 +129,6 @@ class Relauncher:
             await pane.system.ask(pane.address, PreparePayload())
         launch = await pane.system.ask(pane.address, LaunchHarness(request, started_by_runtime=True))
         assert isinstance(launch, Launch)
-        self.stop_failed = False
         try:
             await pane.system.callback(self._launcher.start, launch)
         except Exception as error:
@@ -144,7 +152,8 @@ class Relauncher:
         try:
             await self._pane.system.callback(self._launcher.stop, view)
         except Exception as error:
-            self.stop_failed = True
+            failed = StopFailed(old.incarnation_id, told(error))
+            await self._pane.system.ask(self._pane.address, failed)
             head = self._pane.state.head
             why = f"the old process of incarnation {old.incarnation_id} could not be stopped: {told(error)}"
             intent_id, state = ("", "conflicted") if head is None else (head.intent_id, head.state)

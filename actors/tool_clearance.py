@@ -132,7 +132,10 @@ class Clearance:
                     raise CorruptRecord(self._rows.pane, f"a tool call was answered with {other!r}")
 
     async def _still_reconciling(self) -> bool:
-        """Whether an attempt failed that will be resumed: then the calls go on waiting for it."""
+        """Whether an attempt failed that will be resumed: then the calls go on waiting for it.
+
+        Its intent may be in quarantine after that, and then this returns once somebody has revived it.
+        """
         batch = self._rows.now.batch
         where = {
             "pane_id": batch.pane_id,
@@ -141,6 +144,10 @@ class Clearance:
             "batch_id": self._rows.boundary_batch_id,
         }
         (rows,) = await self._system.line.load(Query(IntentRecord, where))
+        for intent in rows:
+            address = f"intent:{intent.intent_id}"
+            if self._system.in_quarantine(address):
+                await self._actor.held_up_by(ActorQuarantined(address))
         return bool(rows)
 
     # -- the call's own --

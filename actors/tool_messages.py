@@ -167,7 +167,7 @@ class PlannedCall:
 
 @frozen
 class ResultEntry:
-    """One result in the transcript, as it was placed (contract T-8)."""
+    """One result in the transcript, as it was placed (contract T-8); `at`, nanoseconds UTC, is when it was staged."""
 
     entry_id: str
     parent_entry_id: str

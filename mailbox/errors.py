@@ -113,13 +113,17 @@ class PayloadTooLarge(FencepostError, ValueError):  # noqa: N818
 
 
 class LaunchBlocked(FencepostError):  # noqa: N818
-    """A process may not start while this intent stands as it does; nothing changed (protocol-intent section 8).
+    """A process may not start while the pane stands as it does (protocol-intent section 8); nothing was started.
 
-    Attributes: `intent_id` (str), `state` (`IntentState`).
+    Nothing else has changed either, unless the old process had been retired before this came up (`Pane.launch`).
+
+    Attributes: `intent_id` (str) and `state` (`IntentState`); where no intent is in the way but a process that cannot
+    be stopped, "" and "conflicted".
     """
 
     def __init__(self, intent_id: str, state: str, why: str) -> None:
-        super().__init__(f"no process may start: intent {intent_id} is {state}: {why}")
+        of = f"intent {intent_id} is {state}: " if intent_id else ""
+        super().__init__(f"no process may start: {of}{why}")
         self.intent_id = intent_id
         self.state = state
 

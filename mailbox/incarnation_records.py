@@ -90,7 +90,7 @@ class IncarnationRecord(Versioned):
 
 @frozen(kw_only=True)
 class AdmissionRecord(Record):
-    """The first decision of one tool batch, fixed for ever [D12]; kept for as long as its incarnation may speak."""
+    """The first decision of one tool batch, fixed for ever [D12]; nothing deletes it, also after its incarnation."""
 
     TABLE: ClassVar[str] = "admissions"
     KEY: ClassVar[tuple[str, ...]] = ("incarnation_id", "turn_id", "batch_id")

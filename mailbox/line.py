@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -58,7 +58,16 @@ from fencepost.mailbox.ports import ActorKilled, CrashPoints, Kill, RuntimeKille
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.storable import require_storable
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadDeadLetters, LoadEvents, Run, Store
+from fencepost.mailbox.stores.store import (
+    Answer,
+    Job,
+    Load,
+    LoadDeadLetters,
+    LoadEvents,
+    LoadFields,
+    Run,
+    Store,
+)
 
 __all__ = ["BATCH_MAX", "EVENTS_KEPT_MAX", "MutationLine"]
 
@@ -124,7 +133,7 @@ class MutationLine:
         self._owed: list[_Entry] = []
         self._killed = False
         self._killed_actor_at: str | None = None
-        self._blocking_answers: SimpleQueue[Sequence[Answer]] = SimpleQueue()
+        self._blocking_answers: SimpleQueue[Sequence[Answer] | None] = SimpleQueue()
 
     # ------------------------------------------------------------------------------------------------ the trio side
 
@@ -192,6 +201,14 @@ class MutationLine:
         `MailboxClosed` as `commit` does.
         """
         return cast("list[list[R]]", await self._ask(Load(cast("tuple[Query[Record], ...]", queries))))
+
+    async def load_fields(self, *wanted: tuple[Query[Record], str]) -> list[list[object]]:
+        """Answer each query with what the field named beside it holds in the matches, as stored; otherwise as `load`.
+
+        Nothing is decoded, so no damage to another field keeps a record from being found.  They come in the line's
+        order, that of their first writing, save from tables that are kept by their key (`LoadFields`).
+        """
+        return cast("list[list[object]]", await self._ask(LoadFields(wanted)))
 
     async def load_events(self, after: int = 0, limit: int | None = None) -> list[Event]:
         """Return the stored events with a seq over `after`, oldest first; otherwise as `load`."""
@@ -311,7 +328,11 @@ class MutationLine:
         """Queue `job` and block the trio thread until it is answered."""
         self._require_open()
         self._queue.put(_Entry(job, None))
-        (answer,) = self._blocking_answers.get()
+        answers = self._blocking_answers.get()
+        if answers is None:
+            self._blocking_answers.put(None)  # the thread has ended: there will be no other
+            raise self._fresh_fault()
+        (answer,) = answers
         self._announce((answer,))
         if isinstance(answer, Exception):
             raise answer
@@ -349,7 +370,19 @@ class MutationLine:
             loop.run_until_complete(self._serve())
         finally:
             loop.close()
-            self._tell(self._thread_ended.set)
+            self._blocking_answers.put(None)
+            self._tell(self._end)
+
+    def _end(self) -> None:
+        """Once the thread has ended: answer who queued after its last look.  Runs in the trio thread."""
+        late = [entry for entry in self._rest() if entry is not None]
+        if late:
+            self._deliver(late, [self._fresh_fault() for _ in late])
+        self._thread_ended.set()
+
+    def _rest(self) -> Iterator[_Entry | None]:
+        while self._queue.qsize():
+            yield self._queue.get_nowait()
 
     def _tell(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the trio thread call `function`, unless its run is over and nobody is left to be told."""
@@ -381,10 +414,11 @@ class MutationLine:
     def _work(self, run: Run) -> None:
         """Take, run and answer batches until the end; runs on the store's thread."""
         while entries := self._take():
+            self._owed = entries
             answers = self._run_batch(run, entries)
             if answers is None:
-                self._owed = entries
                 return
+            self._owed = []
             self._answer(entries, answers)
 
     def _take(self) -> list[_Entry]:
@@ -429,7 +463,9 @@ class MutationLine:
             self._tell(self._deliver, entries, answers)
 
     def _answer_rest(self) -> None:
-        """Once the store is closed: answer the calls of a killed runtime, and those nobody took."""
+        """Once the store is closed: answer the calls of a killed runtime, and those nobody took or answered."""
+        if not self._ended and self._fault is None:
+            self._set_fault(RuntimeError("the store serves no more"), "the line broke")
         while not self._ended and self._queue.qsize():
             self._owed += self._take()
         if self._owed:

@@ -33,8 +33,6 @@ __all__ = [
     "Unchanged",
 ]
 
-JsonScalar: TypeAlias = str | int | float | bool | None
-
 
 @frozen
 class Unchanged:
@@ -81,7 +79,10 @@ class NewEvent:
 
 @frozen(kw_only=True)
 class Event:
-    """Something that happened, durable (contract G-6).  `seq` is gap-free; None for live-only events."""
+    """Something that happened, durable (contract G-6).  `at` is int nanoseconds UTC.
+
+    `seq` is gap-free; None for live-only events.
+    """
 
     seq: int | None
     at: int
@@ -104,7 +105,7 @@ class NewDeadLetter:
 
 @frozen(kw_only=True)
 class DeadLetter:
-    """A call that was refused or fenced, durable (contract G-7)."""
+    """A call that was refused or fenced, durable (contract G-7).  `at` is int nanoseconds UTC."""
 
     seq: int
     at: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["storable_text", "told"]
+__all__ = ["shown", "storable_text", "told"]
 
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -16,11 +16,17 @@ def told(error: BaseException) -> str:
 
     One that says which text could not be encoded shows that text in its `repr`; here it says where in it, and no more.
     """
+    if isinstance(error, UnicodeError):
+        return f"{type(error).__name__}({shown(str(error))})"[:TOLD_MAX]
+    return shown(error)[:TOLD_MAX]
+
+
+def shown(value: object) -> str:
+    """Somebody else's value as text that can be stored, whatever its `repr` does."""
     try:
-        said = f"{type(error).__name__}({str(error)!r})" if isinstance(error, UnicodeError) else repr(error)
-        return storable_text(said)[:TOLD_MAX]
+        return storable_text(repr(value))
     except Exception:  # noqa: BLE001 - a bridge's class may do anything here
-        return f"<{type(error).__name__} that cannot show itself>"
+        return f"<{type(value).__name__} that cannot show itself>"
 
 
 def storable_text(text: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any, Final, TypeVar
 
 from attrs import AttrsInstance, fields, frozen
 
-from fencepost.actors.pane_state import CONFLICTED_STATES
+from fencepost.actors.messages import SyncStatus
+from fencepost.actors.pane_state import CONFLICTED_STATES, stop_failure, sync_status
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.delivery_records import DeliveryRecord, FenceRecord
 from fencepost.mailbox.errors import CorruptRecord
-from fencepost.mailbox.query import NOT_NULL, Query
+from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     UNRESOLVED_STATES,
     BatchRecord,
@@ -89,6 +90,11 @@ class IncarnationLine:
     def live(self) -> bool:
         """Whether it has not been retired."""
         return self.retired_at is None
+
+    @property
+    def stop_failure(self) -> str | None:
+        """Why it could not be stopped, if that was tried in vain."""
+        return stop_failure(self)
 
 
 @frozen(kw_only=True)
@@ -191,22 +197,20 @@ def pane_line(reader: StoreReader, pane_id: str, quarantined: Collection[str] = 
     unresolved = {**pane, "state": UNRESOLVED}
     head = look.first(Query(IntentRecord, unresolved, order_by=("seq",), limit=1), IntentRecord.require_intact)
     count = reader.count(Query(IntentRecord, unresolved))
-    conflicted = reader.count(Query(IntentRecord, {**pane, "state": CONFLICTED})) + reader.count(
-        Query(IntentRecord, {**pane, "exhausted_at": NOT_NULL})
-    )
+    intents = look.select(Query(IntentRecord, unresolved)) if count > 1 else [] if head is None else [head]
     batch = look.first(Query(BatchRecord, {**pane, "checkpoint": None}, limit=1))
     deliveries = tuple(_deliveries(look, pane_id))
     left_alone = tuple(sorted(address for address in quarantined if _is_of(address, pane_id, head)))
     return PaneLine(
         pane_id=pane_id,
-        standing=_standing(count, conflicted, faulted=bool(left_alone or look.damage)),
+        standing=_standing(sync_status(latest, intents), faulted=bool(left_alone or look.damage)),
         process=None if latest is None else IncarnationLine(**members_from(latest, IncarnationLine)),
         unresolved=count,
         owed=None if head is None else _owed(head, latest, is_told=is_told),
         batch=None if batch is None else _batch(reader, batch),
         deliveries=deliveries,
         quarantined=left_alone,
-        damage=tuple(look.damage),
+        damage=tuple(dict.fromkeys(look.damage)),
     )
 
 
@@ -237,12 +241,8 @@ class Look:
         return found[0]
 
 
-def _standing(unresolved: int, conflicted: int, *, faulted: bool) -> Standing:
-    if faulted:
-        return Standing.FAULTED
-    if conflicted:
-        return Standing.CONFLICTED
-    return Standing.PENDING if unresolved else Standing.IN_SYNC
+def _standing(status: SyncStatus, *, faulted: bool) -> Standing:
+    return Standing.FAULTED if faulted else Standing(status.value)
 
 
 def _is_of(address: str, pane_id: str, head: IntentRecord | None) -> bool:
@@ -270,7 +270,7 @@ def _owed(head: IntentRecord, latest: IncarnationRecord | None, *, is_told: bool
         intent_id=head.intent_id,
         state=head.state,
         exhausted=head.exhausted_at is not None,
-        needs_a_person=needs_a_person(head),
+        needs_a_person=needs_a_person(head) or stop_failure(latest) is not None,
         why=why or "",
         detected_at=head.detected_at,
     )

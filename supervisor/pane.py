@@ -42,7 +42,13 @@ from fencepost.mailbox.records import BatchMode
 from fencepost.mailbox.text import storable_text
 from fencepost.supervisor.arguments import free_text, require, seconds
 from fencepost.supervisor.tool_batch import ToolBatch
-from fencepost.supervisor.views import batch_records, intent_views, passed_without_turn, result_entries
+from fencepost.supervisor.views import (
+    batch_records,
+    intent_views,
+    passed_without_turn,
+    result_entries,
+    unresolved_intent_views,
+)
 
 if TYPE_CHECKING:
     from fencepost.supervisor.runtime import Runtime
@@ -80,7 +86,12 @@ class Pane:
         A harness that cannot take soft batches waits for a pending payload: for the end of the tools that its last
         process had running here, at most `Options.tool_grace_seconds`, and for the reconciliation.
 
-        Raises `LaunchBlocked`, and then nothing has changed, where protocol-intent.md section 8 forbids a process.
+        Raises `LaunchBlocked` where protocol-intent.md section 8 forbids a process; what forbids it before the old
+        process is retired changes nothing, and the live incarnation stays live.  What comes up later does not bring it
+        back: the Launcher cannot stop the old process, or the pane became conflicted while it was being stopped or
+        while the payload was made that the new one needs first.  With a Launcher the runtime then goes on by itself
+        once a person has resolved that, save where it could not stop the old process: that takes another launch, or
+        the next opening.
         """
         check_id("harness", harness)
         if session_id is not None:
@@ -167,8 +178,15 @@ class Pane:
         return cast("Answer", await self._ask(calls.DiscardIntent(check_id("intent_id", intent_id), str(approval))))
 
     async def intents(self) -> list[IntentView]:
-        """All intents of this pane, oldest first, as stored behind every earlier call."""
+        """All intents of this pane, oldest first, as stored behind every earlier call, each with its payload."""
         return await self._runtime.call(intent_views, self._runtime.line, self.pane_id)
+
+    async def unresolved_intents(self) -> list[IntentView]:
+        """The intents of this pane that are not over, oldest first; otherwise as `intents`.
+
+        It costs no more the longer the pane's history is, so it is the one to ask on every call of a hook.
+        """
+        return await self._runtime.call(unresolved_intent_views, self._runtime.line, self.pane_id)
 
     async def passed_without_turn(self, incarnation_id: str) -> list[str]:
         """The ids of the batches that this incarnation was let pass without a turn, stored behind every earlier call.

@@ -10,13 +10,18 @@ that state asks for, exactly as it would after a crash of its own (protocol-inte
     a tool batch whose results are not all placed       the batch, which goes on with it
     a delivery that was under way                       its pane, which says that nobody knows how far it got
     an accepted message whose turn has no end           its pane, which says that it failed and does not repeat it
+
+A damaged row keeps nobody from opening (design section 10), so nothing is decoded here: rows are found by what the
+query matches, and whoever is woken for a damaged one meets the damage, is blocked by it and says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
 
-from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.errors import InvalidIdentifier
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
@@ -28,58 +33,57 @@ from fencepost.mailbox.records import (
     IntentRecord,
     IntentState,
     ProjectionRecord,
+    Record,
     RunRecord,
 )
 from fencepost.supervisor.registry import Registry
 
 __all__ = ["recover"]
 
+DELIVERIES_UNDER_WAY: Final[tuple[Query[Record], ...]] = (
+    Query(DeliveryRecord, {"resolved_at": None, "outcome": None}),
+    Query(FenceRecord),
+    Query(RunRecord, {"ended_at": None}),
+)
+"""What tells of a delivery, out or in, that has no end."""
+
+LAUNCHES_UNDER_WAY: Final[tuple[Query[Record], ...]] = (
+    Query(IntentRecord, {"mode": DeliveryMode.RESTART_STARTUP.value, "handshake_at": None, "exhausted_at": None}),
+    Query(IncarnationRecord, {"relaunch": True}),
+)
+"""What tells of a replacement that was begun and not vouched for."""
+
+RECONCILING: Final = Query(IntentRecord, {"state": IntentState.RECONCILING.value})
+
 
 async def recover(registry: Registry, line: MutationLine) -> None:
     """Wake everybody who owes something; returns once they are awake, not once they are done."""
-    panes: set[str] = set()
+    registry.delivery_debts = await _panes(line, DELIVERIES_UNDER_WAY)
+    panes = set(registry.delivery_debts)
     if registry.reconciler is not None:
-        (reconciling,) = await line.load(Query(IntentRecord, {"state": IntentState.RECONCILING.value}))
-        panes.update(intent.pane_id for intent in reconciling)
+        panes |= await _panes(line, (RECONCILING,))
     if registry.launcher is not None:
-        panes.update(await _launches_under_way(line))
-    (owed,) = await line.load(Query(ProjectionRecord))
-    (batches,) = await line.load(Query(BatchRecord, {"checkpoint": None}))
-    registry.delivery_debts = await _deliveries_under_way(line)
-    panes.update(registry.delivery_debts)
-    for pane_id in sorted(panes):
-        registry.wake(f"pane:{pane_id}")
-    for projection in owed:
-        registry.wake(f"intent:{projection.intent_id}")
-    for batch in batches:
-        registry.wake(batch.address)
-
-
-async def _deliveries_under_way(line: MutationLine) -> set[str]:
-    """Panes with a delivery, out or in, that has no end.
-
-    A damaged row keeps nobody from opening; whoever uses it is told (design section 10).
-    """
-    panes: set[str] = set()
-    with suppress(CorruptRecord):
-        (deliveries,) = await line.load(Query(DeliveryRecord, {"resolved_at": None, "outcome": None}))
-        panes.update(delivery.pane_id for delivery in deliveries)
-    with suppress(CorruptRecord):
-        (fences,) = await line.load(Query(FenceRecord))
-        panes.update(fence.pane_id for fence in fences)
-    with suppress(CorruptRecord):
-        (runs,) = await line.load(Query(RunRecord, {"ended_at": None}))
-        panes.update(run.pane_id for run in runs)
-    return panes
-
-
-async def _launches_under_way(line: MutationLine) -> set[str]:
-    """Panes whose replacement was begun and not vouched for."""
-    bound, wished = await line.load(
-        Query(
-            IntentRecord,
-            {"mode": DeliveryMode.RESTART_STARTUP.value, "handshake_at": None, "exhausted_at": None},
-        ),
-        Query(IncarnationRecord, {"relaunch": True}),
+        panes |= await _panes(line, LAUNCHES_UNDER_WAY)
+    projections, batches = await line.load_fields(
+        (Query(ProjectionRecord), "intent_id"), (Query(BatchRecord, {"checkpoint": None}), "address")
     )
-    return {record.pane_id for record in [*bound, *wished] if isinstance(record, IntentRecord | IncarnationRecord)}
+    _wake(registry, (f"pane:{pane_id}" for pane_id in sorted(panes)))
+    _wake(registry, (f"intent:{intent_id}" for intent_id in _texts(projections)))
+    _wake(registry, _texts(batches))
+
+
+async def _panes(line: MutationLine, queries: Iterable[Query[Record]]) -> set[str]:
+    """The panes of all rows that match."""
+    found = await line.load_fields(*((query, "pane_id") for query in queries))
+    return {pane_id for values in found for pane_id in _texts(values)}
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    """Return, in a fixed order, those that can be somebody's name."""
+    return sorted(value for value in values if isinstance(value, str))
+
+
+def _wake(registry: Registry, addresses: Iterable[str]) -> None:
+    for address in addresses:
+        with suppress(InvalidIdentifier):  # damage to the name itself: no call can name it either
+            registry.wake(address)

@@ -8,8 +8,10 @@ state from the store and serves.  Three things end an activation:
 
 * it *finishes* or falls *asleep*: nothing is owed, nobody waits; the next message starts another one;
 * it *dies*: an exception nobody planned for, or a kill.  Its caller, its parked callers and its inbox get
-  `ActorCrashed`, the crash is an event, and the next activation starts at once from the store.  More than
-  `crashes_max` deaths within `crash_window_seconds` quarantine the address instead, until `revive`;
+  `ActorCrashed`, the crash is an event, and the next activation starts from the store: at once the first time and after
+  a kill, after longer and longer pauses while it goes on failing, and whenever somebody asks it.  More than
+  `crashes_max` deaths within `crash_window_seconds` quarantine the address instead, until `revive`, and who waits for
+  it is told;
 * the *runtime* ends, by closing or by a fault: everybody gets `MailboxClosed` or `StoreFault`.
 
 Activations are numbered; whatever an earlier number still says is fenced by the actor.  All of this runs in one trio
@@ -21,6 +23,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -207,7 +210,7 @@ class Registry:
         try:
             error = await self._run_to_its_end(actor)
             if error is None:
-                self._leave(actor, MailboxClosed("the runtime is closed"))
+                self._leave(actor, self._obituary(actor))
             else:
                 await self._bury(actor, error)
         finally:
@@ -258,15 +261,39 @@ class Registry:
         )
         self._histories[actor.address] = history
         await self._tell_crash(actor, error, quarantined=history.quarantined)
+        if history.quarantined:
+            self._tell_heir(actor)
         # A record that cannot be read will not get better by reading it again: the next call tries.
-        if not history.quarantined and not isinstance(error, CorruptRecord) and not self._closed:
-            self._restart(actor.address)
+        elif not isinstance(error, CorruptRecord) and not self._closed:
+            self._restart(actor.address, error, history)
 
-    def _restart(self, address: str) -> None:
+    def _restart(self, address: str, error: BaseException, history: CrashHistory) -> None:
+        """Start the next life: at once after a kill, which will not come again by itself, or after a pause."""
+        pause_seconds = history.pause_seconds(self._options.crashes_max, self._options.crash_window_seconds)
+        if isinstance(error, ActorKilled) or pause_seconds == 0:
+            self._try_to_wake(address)
+        else:
+            self.nursery.start_soon(self._restart_later, address, history, pause_seconds)
+
+    async def _restart_later(self, address: str, history: CrashHistory, pause_seconds: float) -> None:
+        await trio.sleep(pause_seconds)
+        if self._histories.get(address) is history:  # or it has died again meanwhile, or was revived
+            self._try_to_wake(address)
+
+    def _try_to_wake(self, address: str) -> None:
         try:
             self.wake(address)
         except FencepostError:
             return  # the runtime ended meanwhile; whoever asks is told
+
+    def _tell_heir(self, actor: Actor) -> None:
+        """An address was left alone for good: tell whose callers wait for it, if anybody's can."""
+        if actor.last_word is not None and actor.last_word[0] in self._awake:
+            self.nursery.start_soon(self._tell_one, *actor.last_word)
+
+    async def _tell_one(self, address: str, message: Call) -> None:
+        with suppress(FencepostError):  # then its callers have been told by that
+            await self.ask(address, message)
 
     async def _tell_crash(self, actor: Actor, error: BaseException, *, quarantined: bool) -> None:
         events = [

@@ -253,11 +253,14 @@ class Runtime:
     # -- what the supervisor's handle asks for; trio side --
 
     async def pane_of_session(self, session_id: str) -> str | None:
-        """The pane that runs this harness session, or ran it last."""
-        (rows,) = await self.line.load(Query(IncarnationRecord, {"session_id": session_id}))
-        if not rows:
-            return None
-        return max(rows, key=lambda row: (row.live, row.launched_at, row.epoch)).pane_id
+        """The pane that runs this harness session, or ran it last, in the line's order: a clock may be set back."""
+        of_session = {"session_id": session_id}
+        live, ever = await self.line.load_fields(
+            (Query(IncarnationRecord, {**of_session, "retired_at": None}), "pane_id"),
+            (Query(IncarnationRecord, of_session), "pane_id"),
+        )
+        found = live or ever
+        return str(found[-1]) if found else None
 
     async def status(self) -> RuntimeStatus:
         """Counts from the store, read beside the line, and the runtime's own."""

@@ -17,7 +17,7 @@ from fencepost.mailbox.stores.store import StoreReader
 from fencepost.supervisor.arguments import count
 from fencepost.supervisor.pane import Pane
 from fencepost.supervisor.status import RuntimeStatus
-from fencepost.supervisor.views import intent_view
+from fencepost.supervisor.views import dead_letters, intent_view
 
 if TYPE_CHECKING:
     from fencepost.supervisor.runtime import Runtime
@@ -67,7 +67,7 @@ class Supervisor:
 
     async def dead_letters(self, after: int = 0) -> list[DeadLetter]:
         """Refused and fenced calls with `seq` above `after`, oldest first (G-7)."""
-        return await self._runtime.call(self._runtime.line.load_dead_letters, count("after", after))
+        return await self._runtime.call(dead_letters, self._runtime.line, count("after", after))
 
     def reader(self) -> StoreReader:
         """The reading side of the open store, for lists and screens: it sees what is durable and disturbs nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Final
 
 from fencepost.actors.intent_view import view_of
 from fencepost.actors.messages import IntentView
@@ -12,8 +13,10 @@ from fencepost.actors.tool_results import entry_view
 from fencepost.actors.tool_state import call_view
 from fencepost.mailbox.errors import InvalidIdentifier, InvalidTransition
 from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import DeadLetter
 from fencepost.mailbox.query import NOT_NULL, Above, Query, only
 from fencepost.mailbox.records import (
+    UNRESOLVED_STATES,
     AdmissionDecision,
     AdmissionRecord,
     BatchRecord,
@@ -25,7 +28,18 @@ from fencepost.mailbox.records import (
     TriggerRecord,
 )
 
-__all__ = ["batch_records", "call_views", "intent_view", "intent_views", "passed_without_turn", "result_entries"]
+__all__ = [
+    "batch_records",
+    "call_views",
+    "dead_letters",
+    "intent_view",
+    "intent_views",
+    "passed_without_turn",
+    "result_entries",
+    "unresolved_intent_views",
+]
+
+LETTERS_AT_ONCE: Final = 1_000
 
 
 async def intent_views(line: MutationLine, pane_id: str) -> list[IntentView]:
@@ -36,6 +50,23 @@ async def intent_views(line: MutationLine, pane_id: str) -> list[IntentView]:
             Query(IntentRecord, pane, order_by=("seq",)),
             Query(TriggerRecord, pane, order_by=("position",)),
             Query(IncarnationRecord, {**pane, "startup_intent_id": NOT_NULL}),
+        )
+    )
+
+
+async def unresolved_intent_views(line: MutationLine, pane_id: str) -> list[IntentView]:
+    """The intents of a pane that are not over, oldest first; however long its history is, none of it is read."""
+    unresolved = {"pane_id": pane_id, "state": tuple(state.value for state in UNRESOLVED_STATES)}
+    (found,) = await line.load_fields((Query(IntentRecord, unresolved), "intent_id"))
+    ids = tuple(intent_id for intent_id in found if isinstance(intent_id, str))
+    if not ids:
+        return []
+    # What was committed meanwhile is in all three answers or in none; who is over by now is left out.
+    return _views(
+        await line.load(
+            Query(IntentRecord, {**unresolved, "intent_id": ids}, order_by=("seq",)),
+            Query(TriggerRecord, {"intent_id": ids}, order_by=("position",)),
+            Query(IncarnationRecord, {"startup_intent_id": ids}),
         )
     )
 
@@ -68,6 +99,16 @@ def _views(loaded: Sequence[Sequence[Record]]) -> list[IntentView]:
 def _attempts(intent: IntentRecord, starts: list[IncarnationRecord]) -> int:
     """Counted from the incarnation rows of the intent's current epoch (section 7.5)."""
     return sum((start.startup_intent_id, start.startup_epoch) == (intent.intent_id, intent.epoch) for start in starts)
+
+
+async def dead_letters(line: MutationLine, after: int) -> list[DeadLetter]:
+    """All dead letters behind `after`, asked for in pages, so that no other call waits for more than one of them."""
+    found: list[DeadLetter] = []
+    while True:
+        page = await line.load_dead_letters(found[-1].seq if found else after, LETTERS_AT_ONCE)
+        found += page
+        if len(page) < LETTERS_AT_ONCE:
+            return found
 
 
 async def passed_without_turn(line: MutationLine, pane_id: str, incarnation_id: str) -> list[str]:

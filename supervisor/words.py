@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fencepost.actors.pane_state import CONFLICTED_STATES
+from fencepost.actors.pane_state import conflicted, stop_failure
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.ladder import Stage, Stop
 from fencepost.mailbox.records import DeliveryMode, IncarnationRecord, IntentRecord, IntentState
@@ -52,7 +52,7 @@ def reach_in_words(delivery: DeliveryRecord) -> str:
 
 def needs_a_person(intent: IntentRecord) -> bool:
     """Whether nothing but a person's word leads on."""
-    return intent.exhausted_at is not None or intent.state in CONFLICTED_STATES
+    return conflicted(intent)
 
 
 def why_it_waits(intent: IntentRecord, latest: IncarnationRecord | None, head_id: str | None) -> str | None:
@@ -67,16 +67,19 @@ def why_it_waits(intent: IntentRecord, latest: IncarnationRecord | None, head_id
     if head_id not in {None, intent.intent_id}:
         return f"waits for intent {head_id}, which comes first"
     live = latest is not None and latest.live
+    not_stopped = stop_failure(latest)
     reason = f": {intent.reason}" if intent.reason else ""
     match intent.state:
         case IntentState.RECOVERY_REQUIRED:
             return f"a person must resolve the workspace{reason}"
         case IntentState.TOPOLOGY_DIVERGED:
             return f"a person must say where the base is{reason}"
-        case IntentState.DETECTED:
-            return _detected(live=live, ever=latest is not None)
         case IntentState.RECONCILING:
             return "the workspace is being reconciled; tool calls are blocked meanwhile"
+        case _ if not_stopped is not None:
+            return f"its old process could not be stopped, and nothing is started beside it: {not_stopped}"
+        case IntentState.DETECTED:
+            return _detected(live=live, ever=latest is not None)
         case _ if intent.mode is DeliveryMode.SOFT_BATCH:
             return _softly(intent, live=live)
         case _:

@@ -28,7 +28,7 @@ from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, ForeignKey, Unique, forbidden_succession
-from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, trim_to
+from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, LoadFields, trim_to
 
 __all__ = ["Key", "Mark", "Refusal", "Row", "Rows", "Step", "Table", "Written"]
 
@@ -93,8 +93,11 @@ class Table:
         """For each reference of this table, who names which row by it."""
 
     def place(self, key: Key, record: Record | None) -> Record | None:
-        """Put `record` where `key` is, or nothing, keep the indexes, and return what was there."""
-        old = self.rows.pop(key, None)
+        """Put `record` where `key` is, or nothing, keep the indexes, and return what was there.
+
+        A row keeps its place among the others for as long as it is there.
+        """
+        old = self.rows.get(key)
         if old is not None:
             if self.paned:
                 del self.of_pane[old.pane_id][key]  # type: ignore[attr-defined]
@@ -106,7 +109,9 @@ class Table:
                     del naming[name][key]
                     if not naming[name]:
                         del naming[name]
-        if record is not None:
+        if record is None:
+            self.rows.pop(key, None)
+        else:
             self.rows[key] = record
             if self.paned:
                 self.of_pane.setdefault(record.pane_id, {})[key] = record  # type: ignore[attr-defined]
@@ -274,6 +279,11 @@ class Rows:
         assert not isinstance(job, Mutation)
         if isinstance(job, Load):
             return [self.tables[query.record_type].select(query) for query in job.queries]
+        if isinstance(job, LoadFields):
+            return [
+                [plain(getattr(record, name)) for record in self.tables[query.record_type].matching(query)]
+                for query, name in job.wanted
+            ]
         if isinstance(job, LoadEvents):
             return self.events_after(job.after, job.limit)
         return self.dead_letters_after(job.after, job.limit)

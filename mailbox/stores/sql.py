@@ -25,8 +25,10 @@ from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS
 
-__all__ = ["VARIABLES_MAX", "TableSql", "count_sql", "select_sql", "table_sql"]
+__all__ = ["KEPT_BY_KEY", "VARIABLES_MAX", "TableSql", "count_sql", "field_sql", "select_sql", "table_sql"]
 
+KEPT_BY_KEY: Final = frozenset({"triggers", "admissions", "projections", "calls", "memos", "inbound_fences"})
+"""The tables WITHOUT ROWID: nothing in them tells which row was written first."""
 PATTERNS_MAX: Final = 256
 """How many patterns of absent values a table remembers statements for before it starts afresh."""
 VARIABLES_MAX: Final = 10_000
@@ -179,6 +181,14 @@ def select_sql(query: Query[Any]) -> tuple[str, list[object]]:
         sql += " LIMIT ?"
         parameters.append(query.limit)
     return sql, parameters
+
+
+def field_sql(query: Query[Any], name: str) -> tuple[str, list[object]]:
+    """Return the statement that answers what the field `name` of each match holds, and its parameters."""
+    where, parameters = _where(query)
+    table = query.record_type.TABLE
+    order = "" if table in KEPT_BY_KEY else " ORDER BY rowid"
+    return f"SELECT {name} FROM {table}{where}{order}", parameters  # noqa: S608
 
 
 def count_sql(query: Query[Any]) -> tuple[str, list[object]]:

@@ -11,9 +11,9 @@ from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
-from fencepost.mailbox.stores.sql import select_sql
+from fencepost.mailbox.stores.sql import field_sql, select_sql
 
-__all__ = ["select_dead_letters", "select_events", "select_records", "text_or_bytes"]
+__all__ = ["select_dead_letters", "select_events", "select_field", "select_records", "text_or_bytes"]
 
 R = TypeVar("R", bound=Record)
 
@@ -50,6 +50,11 @@ def select_records(cursor: sqlite3.Cursor, query: Query[R], where: str) -> list[
     """Return the records that match.  Raises `CorruptRecord` with `where` for one that no protocol can have written."""
     decode = codec_of(query.record_type).decode
     return [decode(row, where) for row in _rows(cursor, *select_sql(query))]
+
+
+def select_field(cursor: sqlite3.Cursor, query: Query[Any], name: str) -> list[object]:
+    """Return what one field of each match holds, as it is stored; see `LoadFields`."""
+    return [value for (value,) in _rows(cursor, *field_sql(query, name))]
 
 
 def _numbered(cursor: sqlite3.Cursor, sql: str, after: int, limit: int | None, where: str) -> list[tuple[Any, ...]]:

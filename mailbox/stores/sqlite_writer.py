@@ -22,8 +22,8 @@ from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import forbidden_succession
 from fencepost.mailbox.stores.sql import TableSql, table_sql
 from fencepost.mailbox.stores.sqlite_file import APPLICATION_ID, schema_text
-from fencepost.mailbox.stores.sqlite_rows import select_dead_letters, select_events, select_records
-from fencepost.mailbox.stores.store import SCHEMA_VERSION, Answer, Job, Load, LoadEvents, Probe, trim_to
+from fencepost.mailbox.stores.sqlite_rows import select_dead_letters, select_events, select_field, select_records
+from fencepost.mailbox.stores.store import SCHEMA_VERSION, Answer, Job, Load, LoadEvents, LoadFields, Probe, trim_to
 
 __all__ = ["Writer"]
 
@@ -285,6 +285,8 @@ class Writer:
             if isinstance(job, Load):
                 return [select_records(self._cursor, query, self._where) for query in job.queries]
             assert not isinstance(job, Mutation)
+            if isinstance(job, LoadFields):
+                return [select_field(self._cursor, query, name) for query, name in job.wanted]
             if isinstance(job, LoadEvents):
                 return select_events(self._cursor, job.after, job.limit, self._where)
             return select_dead_letters(self._cursor, job.after, job.limit, self._where)

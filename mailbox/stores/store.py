@@ -33,6 +33,7 @@ __all__ = [
     "Load",
     "LoadDeadLetters",
     "LoadEvents",
+    "LoadFields",
     "Probe",
     "Run",
     "Store",
@@ -59,6 +60,17 @@ class Load:
 
 
 @frozen
+class LoadFields:
+    """Answer each query with what one field of its records holds, undecoded, all from one moment.
+
+    For whoever must find records that may be damaged: it needs no more of a row than that the query matches it.  The
+    order is that in which the rows were first written; tables that are kept by their key have none.
+    """
+
+    wanted: tuple[tuple[Query[Record], str], ...]
+
+
+@frozen
 class LoadEvents:
     """Answer the stored events with a seq over `after`, oldest first, at most `limit`."""
 
@@ -74,9 +86,11 @@ class LoadDeadLetters:
     limit: int | None
 
 
-Job: TypeAlias = Mutation | Load | LoadEvents | LoadDeadLetters
+Job: TypeAlias = Mutation | Load | LoadFields | LoadEvents | LoadDeadLetters
 
-Answer: TypeAlias = tuple[Event, ...] | list[list[Record]] | list[Event] | list[DeadLetter] | FencepostError
+Answer: TypeAlias = (
+    tuple[Event, ...] | list[list[Record]] | list[list[object]] | list[Event] | list[DeadLetter] | FencepostError
+)
 """A job's answer.  A tuple of events answers a mutation and nothing else does; an error is that job's alone."""
 
 Probe: TypeAlias = Callable[[str], None]

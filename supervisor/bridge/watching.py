@@ -190,7 +190,7 @@ class Watcher:
         """Whether the runtime starts the successor: that of an attempt at a startup delivery."""
         return any(
             one.incarnation_id == incarnation_id and one.mode is DeliveryMode.RESTART_STARTUP and one.state in _OWED
-            for one in await self.supervisor.pane(pane_id).intents()
+            for one in await self.supervisor.pane(pane_id).unresolved_intents()
         )
 
     async def _wants_another(self, pane_id: str, restart: Restart) -> bool:
@@ -200,7 +200,7 @@ class Watcher:
             case Restart.ALWAYS:
                 return True
             case Restart.OWED:
-                return any(one.state in _OWED for one in await self.supervisor.pane(pane_id).intents())
+                return any(one.state in _OWED for one in await self.supervisor.pane(pane_id).unresolved_intents())
 
     def _pause(self, pane_id: str) -> float:
         """None before the first start again, and then twice the last up to a minute."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fencepost.supervisor.bridge.dashboard.login import login_link
+from fencepost.supervisor.bridge.dashboard.login import login_link, login_page
 from fencepost.supervisor.cli.operator_commands import asking, operator_of
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json
 from fencepost.supervisor.cli.reading import FOLDER
@@ -34,10 +34,20 @@ def dashboard(folder: Path | None, open_it: bool, as_json: bool) -> None:
     there is no browser.
     """
     with asking():
-        link, seconds = login_link(operator_of(folder))
+        operator = operator_of(folder)
+        link, seconds = login_link(operator)
     if as_json:
         say_json({"version": 1, "link": link, "seconds": seconds})
     else:
         say(link)
-    if open_it and not webbrowser.open(link):
+    if open_it:
+        _open(operator.folder, link)
+
+
+def _open(folder: Path, link: str) -> None:
+    try:
+        opened = webbrowser.open(login_page(folder, link))
+    except OSError as error:
+        raise Failed(f"the page that leads there cannot be written: {error}; open the link by hand") from error
+    if not opened:
         raise Failed("there is no browser to open it in; open the link by hand")

@@ -329,7 +329,7 @@ class Crashing:
     def pane(self, _pane_id: str) -> Crashing:
         return self
 
-    async def intents(self) -> list:
+    async def unresolved_intents(self) -> list:
         return []
 
     async def launch_failed(self, _incarnation_id: str, _reason: str) -> Applied:
@@ -377,7 +377,7 @@ async def test_a_start_that_must_wait_for_a_reconciliation_comes_after_it(autoju
     async def owed() -> list:
         return [SimpleNamespace(state=IntentState.RECONCILING, incarnation_id=None, mode=None)]
 
-    crashing.intents = owed
+    crashing.unresolved_intents = owed
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Watcher(crashing, crashing, book, start_again, nothing).run, ["left"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import pytest
@@ -225,6 +226,87 @@ async def test_a_follower_that_raises_is_a_fault_after_the_callers_were_answered
     with pytest.raises(StoreFault) as fault:
         await line.commit(detection(2))
     assert fault.value.__cause__ is cause
+    await line.aclose()
+
+
+class Collapse(BaseException):
+    """What no store foresees."""
+
+
+@pytest.mark.parametrize("options", [{}, {"crash_points": Points()}], ids=["waiting", "blocking"])
+async def test_a_thread_that_breaks_in_the_middle_of_a_batch_answers_it_and_those_behind_it(gated, options):
+    told = []
+
+    async def commit(line, number):
+        with pytest.raises(StoreFault, match="the line broke: all of it"):
+            await line.commit(detection(number))
+        told.append(number)
+
+    def collapse(_jobs):
+        raise Collapse("all of it")
+
+    gated.before = collapse
+    async with open_line(gated, **options) as line:
+        if options:
+            gated.let_pass()
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(commit, line, 1)
+                if not options:
+                    await gated.until_taken()
+                nursery.start_soon(commit, line, 2)
+                await trio.testing.wait_all_tasks_blocked()
+                gated.let_pass()
+        assert sorted(told) == [1, 2]
+        with pytest.raises(StoreFault):
+            await line.load(Query(IntentRecord))
+
+
+@pytest.mark.parametrize("broken", [True, False], ids=["raises", "returns"])
+async def test_a_store_that_stops_serving_is_a_fault(url, broken):
+    store = GatedStore(open_store(url))
+
+    async def serve(_work):
+        if broken:
+            raise OSError("the disk is gone")
+
+    store.serve = serve
+    async with open_line(store) as line:
+        with trio.fail_after(5), pytest.raises(StoreFault, match="the line broke"):
+            await line.commit(detection(1))
+        assert line.fault is not None
+
+
+async def test_who_queues_after_the_threads_last_look_is_answered(url, monkeypatch):
+    store = GatedStore(open_store(url))
+    looked, go = threading.Event(), threading.Event()
+
+    async def serve(_work):
+        raise OSError("the disk is gone")
+
+    store.serve = serve
+    line = MutationLine(store, on_committed=lambda _: None)
+    look = line._answer_rest
+
+    def look_and_wait():
+        look()
+        looked.set()
+        go.wait()
+
+    monkeypatch.setattr(line, "_answer_rest", look_and_wait)
+    await line.start()
+    await trio.to_thread.run_sync(looked.wait)
+    monkeypatch.setattr(line, "_require_open", lambda: None)  # it had asked just before the fault
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+
+            async def late():
+                with pytest.raises(StoreFault, match="the disk is gone"):
+                    await line.commit(detection(1))
+
+            nursery.start_soon(late)
+            await trio.testing.wait_all_tasks_blocked()
+            go.set()
     await line.aclose()
 
 

@@ -43,7 +43,7 @@ from fencepost.mailbox.records import (
     IntentState,
     TransitionKind,
 )
-from fencepost.mailbox.stores.sql import select_sql, table_sql
+from fencepost.mailbox.stores.sql import KEPT_BY_KEY, select_sql, table_sql
 from fencepost.mailbox.stores.sqlite import SqliteStore
 from fencepost.mailbox.stores.sqlite_file import schema_text
 from fencepost.mailbox.stores.store import open_reader
@@ -70,6 +70,11 @@ def insert(database, table, row):
 
 def prepare(database):
     insert(database, "incarnations", row_of(incarnation()))
+
+
+def test_which_tables_are_kept_by_their_key_is_known(database):
+    rows = database.execute("SELECT name FROM pragma_table_list WHERE schema = 'main' AND wr")
+    assert {name for (name,) in rows} == KEPT_BY_KEY
 
 
 def test_the_schema_has_the_records_columns_with_their_types(database):

@@ -72,6 +72,32 @@ async def test_what_is_committed_is_there_after_reopening(url):
         assert tuple(await line.load_events()) == events
 
 
+async def test_a_field_is_answered_as_it_is_stored_for_each_query_from_one_moment(url):
+    async with open_line(url) as line:
+        await line.commit(Mutation(label="a.b", puts=(*EVERY_KIND, intent(2))))
+        states, nothing, offers, presence = await line.load_fields(
+            (Query(IntentRecord), "state"),
+            (Query(IntentRecord, {"pane_id": "pane-9"}), "state"),
+            (Query(IntentRecord, {"state": IntentState.DETECTED.value}), "payload_offered_at"),
+            (Query(IncarnationRecord), "soft_batches"),
+        )
+        assert (sorted(map(str, states)), nothing, offers, presence) == (["delivered", "detected"], [], [None], [1])
+
+
+async def test_a_field_is_answered_in_the_order_in_which_its_rows_were_first_written(url):
+    ids = ["inc-2", "inc-9", "inc-1"]
+    told = Query(IncarnationRecord, {"session_id": "s"}), "incarnation_id"
+    retired = {"retired_at": NOON, "retire_reason": "gone"}
+    async with open_line(url) as line:
+        for epoch, incarnation_id in enumerate(ids, 1):
+            row = incarnation(epoch, incarnation_id=incarnation_id, pane_id=f"pane-{epoch}", session_id="s")
+            await line.commit(putting(row))
+            await line.commit(putting(row.next(**retired)))
+        assert await line.load_fields(told) == [ids]
+    async with open_line(url) as line:
+        assert await line.load_fields(told) == [ids]
+
+
 async def test_a_whole_life_can_be_written(url):
     async with open_line(url) as line:
         for records in life_of_an_intent():

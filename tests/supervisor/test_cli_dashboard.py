@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import http.cookiejar
 import json
+import stat
 import urllib.error
+import urllib.parse
 import urllib.request
 import webbrowser
+from pathlib import Path
 
 import pytest
 from bridge.http_clients import Program
@@ -61,8 +64,24 @@ def test_it_opens_the_users_browser(bridge, monkeypatch, there_is_one):
 
     monkeypatch.setattr(webbrowser, "open", open_link)
     said = run("--folder", bridge.folder, "--open")
-    assert opened == [said.stdout.strip()]
     assert said.exit_code == (0 if there_is_one else 2)
+    page = Path(urllib.request.url2pathname(urllib.parse.urlsplit(opened[0]).path))
+    assert opened == [page.as_uri()], "what everybody can read of a browser's arguments holds no ticket"
+    assert page.parent == Path(bridge.folder).absolute()
+    assert stat.S_IMODE(page.lstat().st_mode) == 0o600
+    assert f'content="0; url={said.stdout.strip()}"' in page.read_text("utf-8")
+
+
+def test_a_page_that_cannot_be_written_opens_nothing(bridge, monkeypatch):
+    def fail(_path, _text):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("fencepost.supervisor.bridge.dashboard.login.replace_private", fail)
+    monkeypatch.setattr(webbrowser, "open", lambda _: pytest.fail("nothing is to be opened"))
+    said = run("--folder", bridge.folder, "--open")
+    assert said.exit_code == 2
+    assert said.stdout.startswith("http"), "the link is told all the same"
+    assert "read-only; open the link by hand" in said.stderr
 
 
 def test_where_no_bridge_serves_it_says_so(tmp_path):

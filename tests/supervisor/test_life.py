@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import trio
 from bridges import Harness, Workspace, moved
+from frozen_time import TrioClock
 
 from fencepost.supervisor import Allow, Options, Reason, SyncStatus, open_supervisor
 
 SECOND = 1.0
-
-
-class TrioClock:
-    """A Clock that follows trio's own, so that idleness is measured on the clock that jumps."""
-
-    def now_ns(self) -> int:
-        return int(trio.current_time() * 1e9)
-
-    def monotonic(self) -> float:
-        return trio.current_time()
 
 
 async def test_idle_actors_fall_asleep_and_wake_with_everything_they_knew(autojump_clock):

@@ -244,6 +244,66 @@ async def test_with_a_launcher_a_failed_start_is_tried_again_until_exhausted(url
     assert await check(url) == []
 
 
+class Slow(Processes):
+    """A Launcher that waits in `stop` and in `start` until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = trio.Event()
+        self.stopping, self.starting = trio.Event(), trio.Event()
+
+    async def stop(self, incarnation) -> None:
+        self.stopping.set()
+        await self.go.wait()
+        await super().stop(incarnation)
+
+    async def start(self, launch) -> None:
+        self.starting.set()
+        await self.go.wait()
+        await super().start(launch)
+
+
+async def blocked_launch(pane) -> LaunchBlocked:
+    with trio.fail_after(5), pytest.raises(LaunchBlocked) as blocked:
+        await pane.launch("codex")
+    return blocked.value
+
+
+async def test_a_launch_that_is_blocked_before_the_old_process_is_retired_changes_nothing(url):
+    processes = Slow()
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes) as supervisor:
+        pane = supervisor.pane("pane")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pane.launch, "claude-code")
+            await processes.starting.wait()
+            nursery.start_soon(blocked_launch, pane)  # waits until the first one is through
+            await trio.testing.wait_all_tasks_blocked()
+            intent = await pane.detect(moved("A", "B", ambiguous="two parents"))
+            processes.go.set()
+        assert (await blocked_launch(pane)).intent_id == intent.intent_id
+        assert [what for what, _ in processes.log] == ["start"], "the live process was neither retired nor stopped"
+    assert await check(url) == []
+
+
+async def test_a_conflict_that_arises_while_the_old_process_is_stopped_does_not_bring_it_back(url):
+    processes = Slow()
+    processes.go.set()
+    async with open_supervisor(url, reconciler=Workspace(), launcher=processes) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        processes.go = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(blocked_launch, pane)
+            await processes.stopping.wait()
+            intent = await pane.detect(moved("A", "B", ambiguous="two parents"))
+            processes.go.set()
+        assert (await harness.call(1, "b1")).reason is Reason.RETIRED_INCARNATION
+        assert await pane.resolve(intent.intent_id, "the second one", by="ada") == Applied()
+        with trio.fail_after(5):
+            assert (await processes.launched(2)).startup.payload == payload_of("B")
+    assert await check(url) == []
+
+
 async def test_a_process_that_cannot_be_stopped_starts_nothing_and_conflicts_the_pane(url):
     processes = Processes()
     async with open_supervisor(url, reconciler=Workspace(), launcher=processes) as supervisor:

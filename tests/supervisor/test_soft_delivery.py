@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from bridges import Harness, Workspace, moved, payload_of, reconciled
 
+from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
     Allow,
     Applied,
@@ -196,6 +198,30 @@ async def test_a_reconciler_that_always_raises_is_quarantined_and_can_be_revived
         assert await supervisor.revive(address) == Applied()
         assert await supervisor.revive(address) == Unchanged()
         assert await harness.call(1, "b1") == BlockPayload(intent.intent_id, payload_of("B"))
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("kind", ["text", "a value in a mapping", "the whole"])
+async def test_nothing_that_a_reconciler_says_costs_its_outcome(url, kind):
+    bad = "half \ud800 of a pair"
+    details = {"text": {bad: bad}, "a value in a mapping": {"who": Unshowable()}, "the whole": Unshowable()}[kind]
+    workspace = Workspace(NeedsRecovery(bad, bundle_path=bad, bundle_fingerprint=bad, details=details))
+    async with open_supervisor(url, reconciler=workspace) as supervisor:
+        pane = supervisor.pane("pane")
+        harness = await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        assert (await harness.call(1, "b1")).reason is Reason.CONFLICTED
+        assert len(workspace.attempts) == 1
+        view = await supervisor.intent(intent.intent_id).view()
+        assert (view.state, view.reason) == (IntentState.RECOVERY_REQUIRED, "half \ufffd of a pair")
+    with open_reader(url) as reader:
+        (row,) = reader.raw("intents")
+    assert (row["bundle_path"], row["bundle_fingerprint"]) == (view.reason, view.reason)
+    assert await check(url) == []
 
 
 async def test_recovery_required_blocks_everything_until_a_human_resolves_it(url):

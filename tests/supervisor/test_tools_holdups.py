@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 import trio
-from bridges import Harness, moved, payload_of
+from bridges import Harness, Workspace, moved, payload_of
 from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.actors.tool_placement import Placement
@@ -157,6 +157,27 @@ async def test_calls_are_cleared_when_the_quarantined_intent_is_revived(url):
         with trio.fail_after(5):
             outcome = await batch.wait()
         assert [text.encode() for text in texts(outcome.entries)] == [payload_of("B")] * 2
+    assert await check(url) == []
+
+
+@pytest.mark.parametrize("crashes_max", [0, 2])
+async def test_who_waits_for_an_intent_that_fails_and_is_left_alone_is_told_and_goes_on_later(url, crashes_max):
+    world = World()
+    workspace = Workspace(*[OSError("the network is down")] * (crashes_max + 1))
+    options = Options(crashes_max=crashes_max)
+    async with opened(url, world, options=options, reconciler=workspace) as (supervisor, pane):
+        await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        address = f"intent:{intent.intent_id}"
+        batch = await started(pane, call("A"), call("B"), launch=False)
+        assert await refused_to_wait(batch) == address, "who waited when it happened"
+        assert await refused_to_wait(batch) == address, "and who comes later"
+        assert await statuses(batch) == ["planned", "planned"]
+        await supervisor.revive(address)
+        with trio.fail_after(5):
+            outcome = await batch.wait()
+        assert [text.encode() for text in texts(outcome.entries)] == [payload_of("B")] * 2
+        assert dict(world.begun) == {}
     assert await check(url) == []
 
 

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import trio
 from bridges import Harness, Workspace, moved, payload_of
+from frozen_time import TrioClock
 
 from fencepost.supervisor import BlockGeneric, BlockPayload, Decision, open_supervisor
-
-
-class TrioClock:
-    """A Clock that follows trio's own, so that idleness is measured on the clock that jumps."""
-
-    def now_ns(self) -> int:
-        return int(trio.current_time() * 1e9)
-
-    def monotonic(self) -> float:
-        return trio.current_time()
 
 
 class Waiters:

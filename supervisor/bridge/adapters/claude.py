@@ -233,7 +233,7 @@ class ClaudeCodeAdapter:
         known = self._known[pane.pane_id]
         if known.conversations.get(call.incarnation_id) == call.transcript:
             return True
-        for one in await pane.intents():
+        for one in await pane.unresolved_intents():
             turn = one.turn
             if one.incarnation_id != call.incarnation_id or turn is None:
                 continue
@@ -325,7 +325,7 @@ class ClaudeCodeAdapter:
         known = self._known[pane.pane_id]
         if call.incarnation_id in known.owing_nothing:
             return None
-        for one in await pane.intents():
+        for one in await pane.unresolved_intents():
             bound = one.mode is DeliveryMode.RESTART_STARTUP and one.incarnation_id == call.incarnation_id
             if bound and one.startup_delivery_id is not None and one.state in _TO_BE_PROVED:
                 startup = one.startup_delivery_id

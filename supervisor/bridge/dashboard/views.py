@@ -143,6 +143,9 @@ def _tasks(reader: StoreReader, line: PaneLine, now: int) -> Iterator[Task]:
     for address in line.quarantined:
         why = "It crashed too often, and is left alone until somebody revives it."
         yield Task(line.pane_id, f"{address} is quarantined", why, ("revive",), {"address": address})
+    if line.process is not None and line.process.stop_failure is not None:
+        why = f"Nothing is started beside it.  End it, and launch again: {line.process.stop_failure}"
+        yield Task(line.pane_id, "Its old process could not be stopped", why)
     if line.standing in {Standing.CONFLICTED, Standing.FAULTED}:
         own = {"pane_id": line.pane_id}
         blocked = section(reader, Query(IntentRecord, {**own, "state": CONFLICTED}, ("seq",), limit=ROWS_MAX)).rows

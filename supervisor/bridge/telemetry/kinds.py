@@ -30,6 +30,7 @@ KINDS: Final[Mapping[str, int]] = {
     "incarnation.launched": logging.INFO,
     "incarnation.ready": logging.INFO,
     "incarnation.retired": logging.INFO,
+    "incarnation.stop_failed": logging.ERROR,
     "intent.detected": logging.INFO,
     "intent.coalesced": logging.INFO,
     "intent.reconciling": logging.INFO,
