@@ -53,7 +53,7 @@ CLAUDE         := $(CLAUDE_FOLDER)/node_modules/$(CLAUDE_PACKAGE)/claude
 
 test-claude: $(VENV)/installed-test $(CLAUDE) ## run the real Claude Code against the bridge, offline (needs npm once)
 	FENCEPOST_CLAUDE=$(abspath $(CLAUDE)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
-	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py tests/bridge/test_channel_real.py $(ARGS)
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py tests/e2e/test_options.py tests/bridge/test_channel_real.py $(ARGS)
 
 $(CLAUDE):
 	@command -v npm >/dev/null || { echo "npm gets $(CLAUDE_PACKAGE), and there is no npm here." >&2; exit 1; }
@@ -70,7 +70,7 @@ CODEX         := $(CODEX_FOLDER)/node_modules/@openai/codex/vendor/x86_64-unknow
 
 test-codex: $(VENV)/installed-test $(CODEX) ## run the real Codex against the bridge, offline (needs npm once)
 	FENCEPOST_CODEX=$(abspath $(CODEX)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
-	    -o faulthandler_exit_on_timeout=true tests/e2e/test_codex*.py $(ARGS)
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_codex*.py tests/e2e/test_options.py $(ARGS)
 
 # npm does not try a package again that it lost in the middle, so it is asked again.
 $(CODEX):

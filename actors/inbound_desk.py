@@ -32,6 +32,7 @@ from fencepost.actors.inbound_state import (
     malformed,
     no_dispatcher,
     stored,
+    too_many,
     turn_of,
     uncertain,
     unpublished,
@@ -172,6 +173,9 @@ class InboundDesk:
         """The four writes, each durable before the next; then the turn, then the fence is free again."""
         if self._dispatcher is None:
             return no_dispatcher(asked)
+        turns_max = getattr(self._dispatcher, "turns_max", None)
+        if turns_max is not None and len(self._running) >= turns_max:
+            return too_many(asked, len(self._running))
         try:
             await self._write_fence(asked)
             await self._write_tombstone(asked)

@@ -62,6 +62,7 @@ __all__ = [
     "malformed",
     "no_dispatcher",
     "stored",
+    "too_many",
     "turn_of",
     "uncertain",
     "unpublished",
@@ -263,6 +264,11 @@ def _stopped(asked: Asked, stop: Stop, detail: str) -> Receipt:
 def no_dispatcher(asked: Asked) -> Receipt:
     """There is nobody who could run its turn, and nothing was written."""
     return _stopped(asked, Stop.UNAVAILABLE, "this runtime has no dispatcher")
+
+
+def too_many(asked: Asked, turns: int) -> Receipt:
+    """So many turns of the pane have not ended that its turn is not taken, and nothing was written."""
+    return _stopped(asked, Stop.UNAVAILABLE, f"{turns} messages of this pane wait for the end of their turn already")
 
 
 def stored(asked: Asked) -> Receipt:

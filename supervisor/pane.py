@@ -83,6 +83,9 @@ class Pane:
         with `launch.startup.payload` as its tagged first input where there is one.  With a Launcher the old process
         is stopped first and this returns once the new one was started; whatever its `start` raises is raised here.
 
+        A harness that cannot take soft batches waits for a pending payload: for the end of the tools that its last
+        process had running here, at most `Options.tool_grace_seconds`, and for the reconciliation.
+
         Raises `LaunchBlocked` where protocol-intent.md section 8 forbids a process; what forbids it before the old
         process is retired changes nothing, and the live incarnation stays live.  What comes up later does not bring it
         back: the Launcher cannot stop the old process, or the pane became conflicted while it was being stopped or
@@ -129,8 +132,9 @@ class Pane:
     async def pre_tool_use(self, boundary: ToolBoundary, wait_seconds: float | None = None) -> Decision:
         """May this tool call run?  The first decision of its batch is durable on return (sections 3 and 4).
 
-        Waits at most `wait_seconds` (default `Options.sibling_wait_seconds`) for a reconciliation, then blocks
-        generically; 0 decides now.  Cancelling the caller decides nothing and undoes nothing.
+        Waits at most `wait_seconds` (default `Options.sibling_wait_seconds`) for a reconciliation, and before it for
+        the end of an open tool batch of the pane, then blocks generically; 0 decides now.  Cancelling the caller
+        decides nothing and undoes nothing.
         """
         require("boundary", boundary, ToolBoundary)
         if wait_seconds is None:

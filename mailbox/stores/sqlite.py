@@ -20,7 +20,7 @@ from typing import Final, ParamSpec, TypeVar, cast
 import aiosqlite
 
 from fencepost.mailbox.errors import StoreFault
-from fencepost.mailbox.stores.ownership import take_lock
+from fencepost.mailbox.stores.ownership import make_private, take_lock
 from fencepost.mailbox.stores.sqlite_file import BUSY_SECONDS, opening_fault, require_ours_or_empty
 from fencepost.mailbox.stores.sqlite_reader import SqliteReader
 from fencepost.mailbox.stores.sqlite_writer import Writer
@@ -79,6 +79,7 @@ class SqliteStore:
         self._lock = take_lock(self._path)
         try:
             require_ours_or_empty(self._path)
+            make_private(self._path)  # SQLite gives its journals the rights of the database
             self._connection = connection = await _connected(self._connect)
             self._writer = await connection.run(Writer, connection.raw, str(self._path), events_kept_max)
             if self._refused is not None:

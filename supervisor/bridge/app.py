@@ -38,6 +38,7 @@ from fencepost.supervisor.bridge.dashboard.browser import Visitor, identify_brow
 from fencepost.supervisor.bridge.dashboard.live import Stream
 from fencepost.supervisor.bridge.dashboard.pages import Visit, serve_page
 from fencepost.supervisor.bridge.dashboard.routes import PAGES
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.failures import EndedEarly, told
 from fencepost.supervisor.bridge.handler_table import HANDLERS
 from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, ToolEndpoint
@@ -165,7 +166,7 @@ class ListenerApp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
             self._bridge.stopping.heard(error)
-            seen.error = ascii(error)[:300]
+            seen.error = error_told(error)
             if found.route.browser:
                 return _response(self._bridge.dashboard.failure(*told(error)))
             return _failed(found, request, *told(error))

@@ -21,6 +21,7 @@ from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.failures import NOT_NOW, NotFound, told as told_of
 from fencepost.supervisor.bridge.hook import refusal
 from fencepost.supervisor.bridge.limits import Limits, Stopping
@@ -254,7 +255,7 @@ async def _plain_hook(call: Call, asked: wire.HookEvent) -> Answered:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the call must not run
         call.bridge.stopping.heard(error)
-        log.warning("hook: %s", ascii(error)[:300])
+        log.warning("hook: %s", error_told(error))
         calls = asked.event.get("hook_event_name") == "PreToolUse"
         status, _ = told_of(error)
         return Response(denial(refusal(status)) if calls else b"{}", 200, media_type="application/json")

@@ -8,7 +8,6 @@ nothing the agent installs can come between.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -29,6 +28,7 @@ from fencepost.supervisor.bridge.codex_home import (
     refuse_hooks_of_project,
 )
 from fencepost.supervisor.bridge.opencode_plugin import OPENCODE_EVENTS, plugin_source
+from fencepost.supervisor.bridge.private_files import private_folder, replace_private
 
 __all__ = [
     "HookCommand",
@@ -125,13 +125,16 @@ def write_claude_settings(folder: Path, incarnation_id: str, command: HookComman
 
     Private to this user.  Written again, it is the same file.  Raises OSError.
     """
-    home = _private(folder / _name(incarnation_id))
-    return _write(home / "settings.json", json.dumps(claude_settings(command), indent=1).encode() + b"\n")
+    path = private_folder(folder / _name(incarnation_id)) / "settings.json"
+    replace_private(path, f"{json.dumps(claude_settings(command), indent=1)}\n")
+    return path
 
 
 def write_claude_channel(folder: Path, incarnation_id: str, config: Mapping[str, object]) -> Path:
     """Write what `claude --mcp-config FILE` is given, beside the settings of the incarnation; as they otherwise."""
-    return _write(_private(folder / _name(incarnation_id)) / "mcp.json", json.dumps(config).encode())
+    path = private_folder(folder / _name(incarnation_id)) / "mcp.json"
+    replace_private(path, json.dumps(config))
+    return path
 
 
 def write_codex_home(
@@ -148,11 +151,11 @@ def write_codex_home(
     base = "" if users is None else configuration(users)
     if project is not None:
         refuse_hooks_of_project(project, base)
-    home = _private(folder / _name(incarnation_id))
+    home = private_folder(folder / _name(incarnation_id))
     refuse_hooks_file(home)  # of an earlier try; its config.toml is replaced
     if users is not None:
         link_users_files(home, users)
-    _write(home / "config.toml", codex_config(command, base).encode())
+    replace_private(home / "config.toml", codex_config(command, base))
     return home
 
 
@@ -163,8 +166,9 @@ def opencode_plugin(command: HookCommand) -> str:
 
 def write_opencode_plugin(folder: Path, incarnation_id: str, command: HookCommand) -> Path:
     """Write the plugin of one incarnation below `folder` and return the file; as `write_claude_settings` otherwise."""
-    home = _private(folder / _name(incarnation_id))
-    return _write(home / "fencepost.js", opencode_plugin(command).encode())
+    path = private_folder(folder / _name(incarnation_id)) / "fencepost.js"
+    replace_private(path, opencode_plugin(command))
+    return path
 
 
 def remove_settings(folder: Path, incarnation_id: str) -> None:
@@ -179,30 +183,3 @@ def remove_settings(folder: Path, incarnation_id: str) -> None:
 def _name(incarnation_id: str) -> str:
     """Return a folder's name for an id, which may hold slashes and dots."""
     return sha256(incarnation_id.encode()).hexdigest()[:32]
-
-
-def _private(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{str(folder)!r} is not a private folder of this user")
-    return folder
-
-
-def _write(path: Path, content: bytes) -> Path:
-    """Replace the file in one step, so that a harness reads all of it or the one before."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
-    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(above)
-    finally:
-        os.close(above)
-    return path

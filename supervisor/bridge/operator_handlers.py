@@ -212,8 +212,11 @@ async def in_words(call: Call, work: Callable[[], Awaitable[T]]) -> T | Answered
 
 
 def failed(status: int, error: Exception, **more: object) -> Answered:
-    """The answer that tells an operator why it failed, in the error's own words, with `more` members; logged too."""
-    log.info("operator: %d (%s)", status, ascii(error)[:300])
+    """The answer that tells an operator why it failed, in the error's own words, with `more` members.
+
+    The log names the error's kind only: its words may repeat what the operator gave, such as a prompt.
+    """
+    log.info("operator: %d (%s)", status, type(error).__name__)
     return status, {**_error(_plain(str(error))), **more}
 
 

@@ -81,6 +81,10 @@ class PaneProcesses:
             try:
                 return await self._settled(spec, await self._start(pane_id, spec, version))
             except LaunchBlocked:
+                if self.book.get(pane_id) is None:
+                    # It was not known where the pane works; the operator has said it, and what may be started there
+                    # once something may be.
+                    self.book.put(pane_id, evolve(spec, version=version, wanted=True, prompt=None))
                 raise
             except Exception:
                 await self._not_started(pane_id)
@@ -145,6 +149,8 @@ class PaneProcesses:
             spec = self.book.get(pane_id)
             if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
                 return None
+            if self.launcher.current(pane_id) not in {None, ended}:
+                return None  # the runtime itself is starting a successor now
             spec = await self._claimed(pane_id, spec, by_a_person=False)
             return await self._start(pane_id, spec, await _version(spec))
 

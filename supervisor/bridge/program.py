@@ -35,16 +35,19 @@ from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.opencode import OpenCodeAdapter
 from fencepost.supervisor.bridge.adapters.spool import tell_hooks
-from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand
-from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.launchers.notes import Notes
+from fencepost.supervisor.bridge.launching import NOTES, PaneLauncher
 from fencepost.supervisor.bridge.limits import Stopping
 from fencepost.supervisor.bridge.opencode_claims import OpenClaim, open_claim
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook
+from fencepost.supervisor.bridge.places import Places
+from fencepost.supervisor.bridge.private_files import private_folder
+from fencepost.supervisor.bridge.processes import is_alive
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.starting import Starting
@@ -111,7 +114,10 @@ async def open_bridge(
     harnesses = harnesses or Harnesses()
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
-    adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), book, harnesses)}
+    private_folder(folder / NOTES.parent)
+    notes = Notes(folder / NOTES).all()  # read before the runtime is opened, which goes on at once with what it owes
+    places = Places(book, {one.pane_id: one for one in sorted(notes, key=is_alive)})
+    adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), places, harnesses)}
     runtimes: list[Supervisor] = []
 
     def claim_of(pane_id: str) -> OpenClaim | None:
@@ -122,7 +128,7 @@ async def open_bridge(
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
-        reconciler=reconciler_of(harnesses, book),
+        reconciler=reconciler_of(harnesses, places),
         launcher=launcher,
         mechanisms=[HeadSeatOutbox(reply_seconds=harnesses.head_reply_seconds), FleetSeatMailbox()],
         dispatcher=dispatcher,
@@ -180,13 +186,8 @@ async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcess
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 
-def _adapters(gate: Gate, book: PaneBook, harnesses: Harnesses) -> tuple[Adapter, ...]:
-    def transcripts() -> tuple[Path, ...]:
-        """Where any pane's Claude Code keeps its transcripts: each pane has an environment of its own."""
-        mine = transcript_roots()
-        return tuple({*mine, *(root for spec in book.specs() for root in transcript_roots(spec.environment))})
-
-    ours = (ClaudeCodeAdapter(gate, transcripts), CodexAdapter(gate), OpenCodeAdapter(gate))
+def _adapters(gate: Gate, places: Places, harnesses: Harnesses) -> tuple[Adapter, ...]:
+    ours = (ClaudeCodeAdapter(gate, places.transcripts), CodexAdapter(gate), OpenCodeAdapter(gate))
     return *ours, *(make(gate) for make in harnesses.adapters)
 
 
@@ -220,7 +221,7 @@ def _launcher(
     )
 
 
-def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
+def reconciler_of(harnesses: Harnesses, places: Places) -> Reconciler:
     if harnesses.reconcile is None:
         return Notice()
     argv = tuple(shlex.split(harnesses.reconcile))
@@ -230,12 +231,7 @@ def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
     if program is None:
         raise ValueError(f"there is no program {argv[0]!r} to reconcile with")
     argv = (str(Path(program).absolute()), *argv[1:])  # it is started in the folder of each pane
-
-    def cwd_of(pane_id: str) -> str | None:
-        spec = book.next(pane_id)  # who must be told at its start is launched once the files are there
-        return None if spec is None else spec.cwd
-
-    return CommandReconciler(argv, cwd_of, harnesses.reconcile_seconds)
+    return CommandReconciler(argv, places.folder_of, harnesses.reconcile_seconds)
 
 
 def absolute_store(store: str) -> str:

@@ -12,20 +12,24 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import trio
 from attrs import define, field
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.peers import PROC, Process, lineage, process
+from fencepost.supervisor.bridge.private_files import read_private, replace_private
 
 __all__ = ["Member", "NotThere", "SeatRegistry", "Seats"]
 
 _VERSION: Final = 1
+_NONE: Final[Mapping[str, Process]] = MappingProxyType({})
 
 
 class NotThere(LookupError):  # noqa: N818 - as the errors of the mailbox
@@ -58,7 +62,8 @@ class SeatRegistry(Protocol):
 class Seats:
     """The members, in a file of one's own or only in memory.
 
-    Raises OSError if the file cannot be read and ValueError if it is damaged: who is a member is not guessed.
+    Raises OSError if the file cannot be read and ValueError if it is damaged: who is a member is not guessed.  A change
+    that cannot be written raises OSError and has not happened, here as little as in the file.
     """
 
     def __init__(self, path: Path | None = None, *, proc: Path = PROC) -> None:
@@ -89,8 +94,8 @@ class Seats:
         member, found = self._members.get(pane_id), process(pid, self._proc)
         if member is None or found is None:
             raise NotThere("no such member" if member is None else "no such process")
+        self._write(self._members, {pane_id: found})
         member.process = found
-        self._write()
 
     def dismiss(self, pane_id: str) -> bool:
         """End the pane's membership, and whatever waits on its behalf; False if it had none.  Durable on return."""
@@ -100,12 +105,14 @@ class Seats:
         return True
 
     def _change(self, pane_id: str, member: Member | None) -> None:
-        old = self._members.pop(pane_id, None)
+        """Write first, believe then: whoever was dismissed in memory alone would be a member again after a restart."""
+        members = {other: kept for other, kept in self._members.items() if other != pane_id}
         if member is not None:
-            self._members[pane_id] = member
+            members[pane_id] = member
+        self._write(members)
+        old, self._members = self._members.get(pane_id), members
         if old is not None:
             old.gone.set()
-        self._write()
 
     @property
     def panes(self) -> tuple[str, ...]:
@@ -127,16 +134,17 @@ class Seats:
 
     # -- the file --
 
-    def _write(self) -> None:
+    def _write(self, members: Mapping[str, Member], processes: Mapping[str, Process] = _NONE) -> None:
+        """Write these members, with these processes instead of their own."""
         if self._path is None:
             return
         seats = [
             {
                 "pane_id": one.pane_id,
                 "link_sha256": one.link_sha256,
-                "process": None if one.process is None else [one.process.pid, one.process.started],
+                "process": _numbers(processes.get(one.pane_id, one.process)),
             }
-            for one in self._members.values()
+            for one in members.values()
         ]
         replace_private(self._path, json.dumps({"version": _VERSION, "seats": seats}))
 
@@ -147,15 +155,19 @@ def _hash(token: str) -> str:
 
 def _read(path: Path) -> dict[str, Member]:
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(read_private(path))
         if whole["version"] != _VERSION:
             raise ValueError(f"version {whole['version']!r}")
         members = [
             Member(str(one["pane_id"]), str(one["link_sha256"]), _process(one["process"])) for one in whole["seats"]
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}; move it away, and admit the panes again") from error
+        raise ValueError(f"{path} is damaged: {error_told(error)}; move it away, and admit the panes again") from error
     return {one.pane_id: one for one in members}
+
+
+def _numbers(found: Process | None) -> list[int] | None:
+    return None if found is None else [found.pid, found.started]
 
 
 def _process(value: list[int] | None) -> Process | None:
@@ -163,20 +175,3 @@ def _process(value: list[int] | None) -> Process | None:
         return None
     pid, started = value
     return Process(int(pid), int(started))
-
-
-def replace_private(path: Path, text: str) -> None:
-    """Put a file of this user's alone in the place of what was there, whole or not at all.  Durable on return."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - the descriptor is what makes it private
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -17,10 +17,10 @@ from attrs import frozen
 from bridge.claude_program import install
 
 from fencepost.supervisor import BaseTransition, Event, Pane, Supervisor
-from fencepost.supervisor.bridge.auth import private_folder
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneSpec, Terminal
+from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.program import Harnesses, open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve

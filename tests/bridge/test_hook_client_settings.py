@@ -95,7 +95,7 @@ def test_a_folder_that_others_may_enter_is_not_written_to(tmp_path) -> None:
     command = HookCommand()
     written = write_claude_settings(tmp_path / "s", "one", command)
     written.parent.chmod(0o755)
-    with pytest.raises(PermissionError, match="private"):
+    with pytest.raises(PermissionError, match="mode 0700"):
         write_claude_settings(tmp_path / "s", "one", command)
 
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from fencepost.mailbox import ClaimedSender
 from fencepost.supervisor import Capabilities, Stop, StoreFault, cli
 from fencepost.supervisor.bridge import command
+from fencepost.supervisor.bridge.private_files import replace_private
 from fencepost.supervisor.bridge.program import Harnesses
 
 
@@ -134,7 +135,7 @@ def test_an_unsafe_folder_or_token_is_refused(tmp_path):
     status, errors = not_started(folder)
     assert (status, "chmod 600" in errors) == (2, True)
     (folder / "operator.token").chmod(0o600)
-    (folder / "seats.json").write_text("{")
+    replace_private(folder / "seats.json", "{")
     status, errors = not_started(folder)
     assert (status, "damaged" in errors) == (2, True)
 

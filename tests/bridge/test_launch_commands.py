@@ -107,6 +107,48 @@ def test_what_a_start_adds_and_a_prompt_are_no_options_of_a_user(option: str) ->
         check_options("claude-code", [option])
 
 
+PROMPT = "Fix the failing test"
+
+
+@pytest.mark.parametrize(
+    ("harness", "options"),
+    [
+        ("claude-code", [PROMPT, "--verbose"]),
+        ("claude-code", ["--verbose", PROMPT]),
+        ("claude-code", ["--model", "opus", PROMPT]),
+        ("claude-code", ["--model=opus", PROMPT]),
+        ("claude-code", ["--debug", "api", PROMPT]),
+        ("claude-code", ["-n", "--verbose", PROMPT]),  # which is its name then
+        ("claude-code", ["--allowedTools", "Bash", "Edit", "--verbose", PROMPT]),
+        ("claude-code", ["--verbose", "--", PROMPT]),
+        ("claude-code", ["--allowedTools", "Bash", "--", PROMPT]),
+        ("claude-code", ["--new-option", PROMPT]),
+        ("claude-code", ["--new-option=x", PROMPT]),
+        ("codex", ["-m", "o3", PROMPT]),
+        ("codex", ["-mo3", PROMPT]),
+        ("codex", ["--search", PROMPT]),
+        ("codex", ["-m", "o3", "exec", PROMPT]),
+        ("codex", ["--search", "-"]),
+        ("codex", ["-z", PROMPT]),
+    ],
+)
+def test_a_prompt_is_found_wherever_it_stands(harness: str, options: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"is given with --prompt|give a first prompt with --prompt"):
+        check_options(harness, options)
+
+
+def test_where_it_is_not_known_what_an_option_takes_the_user_is_told_how_to_say_it() -> None:
+    with pytest.raises(ValueError, match=r"whether '--new-option' takes a value, .*'x' may be .*\(--new-option=…\)"):
+        check_options("claude-code", ["--new-option", "x"])
+    check_options("claude-code", ["--new-option=x", "--newer", "-Zx"])
+
+
+@pytest.mark.parametrize(("harness", "options"), [("codex", ["--search", "-m"]), ("claude-code", ["--model"])])
+def test_an_option_without_its_value_would_take_what_a_start_adds(harness: str, options: list[str]) -> None:
+    with pytest.raises(ValueError, match="lacks its value"):
+        check_options(harness, options)
+
+
 @pytest.mark.parametrize(
     "option", ["--safe-mode", "--bare", "--bg", "--background", "--tmux=classic", "-w", "-pc", "-rx"]
 )
@@ -120,6 +162,8 @@ def test_nobody_turns_the_hooks_of_claude_code_off_or_runs_it_elsewhere(option: 
     [
         ["--cd=/elsewhere"],
         ["--ephemeral"],
+        ["-i", "picture.png"],
+        ["--image=picture.png"],
         [TRUSTED[0]],
         ["--enable", "plugins"],
         ["-c", "features.plugins=true"],
@@ -154,7 +198,13 @@ def test_nobody_leaves_the_plugins_of_opencode_out_or_runs_it_elsewhere(option: 
 def test_other_options_are_a_users_own() -> None:
     check_options("opencode", ["--model", "pure/m", "--agent", "plan", "--auto"])
     check_options("claude-code", ["--model", "opus", "-d", "--resumes-nothing", "--allowedTools", "Bash"])
+    check_options(
+        "claude-code",
+        [*("--tools", "Bash", "Edit", "--append-system-prompt", "Be brief. --verbose", "--debug", "api,hooks")],
+    )
+    check_options("claude-code", ["--add-dir", "/a", "/b", "--permission-mode", "plan", "--prompt-suggestions", "-d"])
     check_options("codex", [])
+    check_options("codex", ["-s", "read-only", "-a", "never", "--search", "-o", "/tmp/last", "--color=never"])
     check_options(
         "codex", ["-c", 'model_reasoning_effort="high"', "--add-dir", "/srv/webhooks", "--add-dir", "/a/hooks"]
     )

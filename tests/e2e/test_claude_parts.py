@@ -99,7 +99,7 @@ class Parts:
 
     def end(self) -> None:
         for note in self.launcher.processes().values():
-            os.killpg(note.pgid, signal.SIGKILL)
+            os.killpg(note.pid, signal.SIGKILL)
         subprocess.run(["tmux", "-L", self.server, "kill-server"], capture_output=True, check=False)
 
 

@@ -18,8 +18,8 @@ from typing import Final
 import trio
 from attrs import field, frozen
 
-from fencepost.supervisor.bridge.auth import private_folder
 from fencepost.supervisor.bridge.hook import MOVED_WHEN_BOUND, open_spool, try_lock
+from fencepost.supervisor.bridge.private_files import private_folder, sync_folder
 
 __all__ = ["Spool", "SpoolHeld", "Spooled", "Unseen", "parse_spool", "tell_hooks"]
 
@@ -119,11 +119,7 @@ def tell_hooks(folder: Path, *, moved_when_bound: bool, is_clear: bool) -> None:
     else:
         private_folder(folder)
         mark.touch(mode=0o600)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(folder)
 
 
 def parse_spool(content: bytes) -> tuple[tuple[Unseen, ...], bool]:

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from fencepost.supervisor.bridge.client import NoAnswer, Operator
-from fencepost.supervisor.bridge.seats import replace_private
+from fencepost.supervisor.bridge.private_files import replace_private
 
 __all__ = ["login_link", "login_page"]
 
