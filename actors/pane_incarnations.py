@@ -120,8 +120,8 @@ class PaneIncarnations:
         if head is not None and head.state is IntentState.DETECTED:
             await self._begin_unattended("prepare_payload")
         head = pane.state.head
-        unready = {IntentState.DETECTED, IntentState.RECONCILING}
-        if head is not None and head.state in unready and not pane.left_alone:
+        reconciling = head is not None and head.state is IntentState.RECONCILING and not pane.left_alone
+        if head is not None and (reconciling or head.state is IntentState.DETECTED):
             pane.waiting.park(envelope, head.intent_id, math.inf)
             return
         check_launch(pane.state, pane.system.limits)

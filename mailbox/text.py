@@ -16,17 +16,23 @@ def told(error: BaseException) -> str:
 
     One that says which text could not be encoded shows that text in its `repr`; here it says where in it, and no more.
     """
-    if isinstance(error, UnicodeError):
-        return f"{type(error).__name__}({shown(str(error))})"[:TOLD_MAX]
-    return shown(error)[:TOLD_MAX]
+    try:
+        said = f"{type(error).__name__}({str(error)!r})" if isinstance(error, UnicodeError) else repr(error)
+        return storable_text(said)[:TOLD_MAX]
+    except Exception:  # noqa: BLE001 - a bridge's class may do anything here
+        return _unshowable(error)
 
 
 def shown(value: object) -> str:
     """Somebody else's value as text that can be stored, whatever its `repr` does."""
     try:
         return storable_text(repr(value))
-    except Exception:  # noqa: BLE001 - a bridge's class may do anything here
-        return f"<{type(value).__name__} that cannot show itself>"
+    except Exception:  # noqa: BLE001 - as above
+        return _unshowable(value)
+
+
+def _unshowable(value: object) -> str:
+    return f"<{type(value).__name__} that cannot show itself>"
 
 
 def storable_text(text: str) -> str:

@@ -147,7 +147,7 @@ class Pane:
     def pane(self, _pane_id: str) -> Pane:
         return self
 
-    async def intents(self) -> list[object]:
+    async def unresolved_intents(self) -> list[object]:
         return []
 
     async def launch_failed(self, _incarnation_id: str, _reason: str) -> Applied:

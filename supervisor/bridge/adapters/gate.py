@@ -35,7 +35,6 @@ from fencepost.supervisor import (
     ToolBoundary,
 )
 from fencepost.supervisor.bridge.adapters.spool import Spool, Spooled, SpoolHeld, Unseen
-from fencepost.supervisor.bridge.hook import RESOLVED
 
 __all__ = ["Gate", "Retell"]
 
@@ -169,7 +168,7 @@ async def _has_landed(pane: Pane) -> bool:
     A runtime that is closed answers nobody, and its store may still be finishing what it was given.
     """
     try:
-        await pane.intents()
+        await pane.unresolved_intents()
     except MailboxClosed:
         return False
     except FencepostError:
@@ -188,6 +187,4 @@ async def _was_denied(pane: Pane, unseen: Unseen) -> bool:
     """
     if unseen.event.get("hook_event_name") != "PreToolUse":
         return False
-    return any(
-        one.state not in RESOLVED and one.incarnation_id == unseen.incarnation_id for one in await pane.intents()
-    )
+    return any(one.incarnation_id == unseen.incarnation_id for one in await pane.unresolved_intents())
