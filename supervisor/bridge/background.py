@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fencepost.supervisor.bridge.launchers.held import bridge_environment
+
 __all__ = ["BridgeNotStarted", "ensure_served", "is_served"]
 
 START_SECONDS: Final = 30.0
@@ -61,6 +63,7 @@ def ensure_served(folder: Path, options: Sequence[str] = ()) -> bool:
             stdout=said,
             stderr=said,
             cwd=folder,
+            env=bridge_environment(),  # a pane's mark would have it end with the agent that happened to start it
             start_new_session=True,
         )
     try:
