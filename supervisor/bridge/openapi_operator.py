@@ -83,16 +83,17 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
 
 OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
     "run_process": object_of(
-        "version pane incarnation_id epoch startup_delivery_id attach",
+        "version pane incarnation_id epoch startup_delivery_id prompt_kept attach",
         version=VERSION,
         pane=ID,
         incarnation_id=ID,
         epoch={"type": "integer"},
         startup_delivery_id=optional(TEXT),
+        prompt_kept=_BOOL,
         attach=optional(_ARGV),
     ),
     "look_at_process": object_of(
-        "version pane argv cwd harness terminal restart channel session_id pid incarnation_id attach",
+        "version pane argv cwd harness terminal restart channel session_id prompt_kept pid incarnation_id attach",
         version=VERSION,
         pane=ID,
         argv=_ARGV,
@@ -102,6 +103,7 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         restart=_RESTART,
         channel=_CHANNEL,
         session_id=optional(TEXT),
+        prompt_kept=_BOOL,
         pid=optional({"type": "integer"}),
         incarnation_id=optional(TEXT),
         attach=optional(_ARGV),

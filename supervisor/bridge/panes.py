@@ -117,9 +117,10 @@ class PaneSpec:
     """What is started in a pane; `argv` is the program with the user's own options, without what a start adds.
 
     `environment` is the process's whole environment but for what the bridge adds (docs/launchers.md).  `prompt` is a
-    first input that was not given yet.  `session_id` is the harness's conversation, once it is known; `version` is the
-    one the program had when its proofs were last judged.  `wanted`: it is to have a process, since it was started and
-    neither ended by the operator nor left as it was when it ended by itself.
+    first input that was not given yet: the next start that need not tell what moved says it.  `session_id` is the
+    harness's conversation, once it is known; `version` is the one the program had when its proofs were last judged.
+    `wanted`: it is to have a process, since it was started and neither ended by the operator nor left as it was when it
+    ended by itself.
     """
 
     argv: tuple[str, ...] = field(converter=_tuple, validator=_words)

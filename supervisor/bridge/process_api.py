@@ -50,6 +50,7 @@ async def run_process(call: Call) -> Answered:
         "incarnation_id": launch.incarnation_id,
         "epoch": launch.epoch,
         "startup_delivery_id": None if launch.startup is None else launch.startup.startup_delivery_id,
+        "prompt_kept": _keeps_prompt(processes, pane_id),
         "attach": attach,
     }
 
@@ -72,6 +73,7 @@ async def look_at_process(call: Call) -> Answered:
         "restart": spec.restart,
         "channel": spec.channel,
         "session_id": spec.session_id,
+        "prompt_kept": spec.prompt is not None,
         "pid": None if living is None else living.pid,
         "incarnation_id": None if living is None else living.incarnation_id,
         "attach": attach,
@@ -87,6 +89,12 @@ async def end_process(call: Call) -> Answered:
     except (StillRunning, DamagedNote, OSError) as error:
         return failed(409, error)
     return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}
+
+
+def _keeps_prompt(processes: PaneProcesses, pane_id: str) -> bool:
+    """Whether a first prompt was not said yet, and is kept for the next start."""
+    spec = processes.book.get(pane_id)
+    return spec is not None and spec.prompt is not None
 
 
 async def _attach(processes: PaneProcesses, pane_id: str) -> list[str] | None:

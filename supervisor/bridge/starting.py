@@ -73,7 +73,8 @@ class Starting:
             raise LaunchError(f"it is not known what to start in pane {launch.pane_id!r} as {launch.harness!r}")
         self._check_proofs(launch.pane_id, spec)
         settings = self._settings(launch, spec)
-        prompt = self.book.take_prompt(launch.pane_id)
+        # What must be told first leaves no room for a prompt, which then waits for the next start.
+        prompt = None if launch.startup is not None else self.book.take_prompt(launch.pane_id)
         argv = command_of(
             launch,
             settings,

@@ -120,7 +120,7 @@ def run(
     if as_json:
         say_json(started)
         return
-    _tell(where, pane, started, prompted=prompt is not None)
+    _tell(where, pane, started)
     attach = started.get("attach")
     if attach and not detach and on_terminal():
         _look(attach)
@@ -187,13 +187,14 @@ def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_fir
             raise
 
 
-def _tell(folder: Path, pane: str, started: Members, *, prompted: bool) -> None:
+def _tell(folder: Path, pane: str, started: Members) -> None:
     from fencepost.supervisor.bridge.launching import output_path
 
     say(f"pane {shown(pane)}: incarnation {shown(started.get('incarnation_id'))}")
     if started.get("startup_delivery_id") is not None:
-        untold = "; the prompt was not given" if prompted else ""
-        say(f"It is told first what moved while it was away{untold}.")
+        say("It is told first what moved while it was away.")
+    if started.get("prompt_kept") is True:
+        say("A prompt was not said: it is kept, and said at the next start that has nothing else to tell first.")
     if started.get("attach") is None:
         say(f"What it prints is in {shown(output_path(folder, pane))}")
 

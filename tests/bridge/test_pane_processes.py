@@ -13,16 +13,18 @@ import trio
 import trio.testing
 from attrs import evolve
 from bridge.claude_program import install
-from bridge.program_world import World, moved, world
+from bridge.program_world import Life, World, moved, world
 from launch_world import new_launch, running, view_of
 
 from fencepost.supervisor import ActorCrashed, Applied, IncarnationView, IntentState, Launch, LaunchBlocked
+from fencepost.supervisor.bridge.auth import Identity
+from fencepost.supervisor.bridge.handlers import Call
 from fencepost.supervisor.bridge.launchers import Command, DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.peers import process
-from fencepost.supervisor.bridge.process_api import _attach
+from fencepost.supervisor.bridge.process_api import _attach, look_at_process, run_process
 from fencepost.supervisor.bridge.program import open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.watching import Watcher
@@ -171,6 +173,35 @@ async def test_a_prompt_that_was_not_given_is_not_said_at_a_later_start(place: W
         install(place.program.parent)
         with pytest.raises(ValueError, match="first input"):
             await life.processes.again("left")
+
+
+async def test_a_prompt_beside_what_moved_is_kept_and_said_by_the_next_start(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        assert None not in await run.batch("b1")
+        await life.processes.end("left")
+        _, said = await run_process(call(life, prompt="write the changelog"))
+        told = await place.next_run()
+        assert (said["startup_delivery_id"] is not None, said["prompt_kept"]) == (True, True)
+        assert "write the changelog" not in told.about["said"]
+        _, seen = await look_at_process(call(life))
+        assert seen["prompt_kept"] is True
+        assert await told.batch("c1") == [None]
+        told.tell(exit=0)
+        await life.until(lambda event: event.kind == "incarnation.retired" and event.data["epoch"] == 2)
+        _, said = await run_process(call(life))
+        assert (said["startup_delivery_id"], said["prompt_kept"]) == (None, False)
+        assert (await place.next_run()).about["said"] == "write the changelog"
+        await life.processes.end("left")
+
+
+def call(life: Life, **members: object) -> Call:
+    """What the operator asks of the pane's process."""
+    operator = Identity(None, lambda: True)
+    return Call(life.bridge, operator, {"pane": "left"}, b"", {"version": 1, **members}, trio.sleep_forever)
 
 
 async def test_a_start_that_fails_before_the_old_process_ended_leaves_all_as_it_was(place: World, monkeypatch):
