@@ -121,6 +121,7 @@ async def open_bridge(
             launcher.open()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watcher.end_the_fenced)
+                nursery.start_soon(processes.carry)
                 await watcher.run(left)
 
         bridge = Bridge(
