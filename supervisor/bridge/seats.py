@@ -14,7 +14,9 @@ import hmac
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import trio
@@ -26,6 +28,7 @@ from fencepost.supervisor.bridge.peers import PROC, Process, lineage, process
 __all__ = ["Member", "NotThere", "SeatRegistry", "Seats"]
 
 _VERSION: Final = 1
+_NONE: Final[Mapping[str, Process]] = MappingProxyType({})
 
 
 class NotThere(LookupError):  # noqa: N818 - as the errors of the mailbox
@@ -58,7 +61,8 @@ class SeatRegistry(Protocol):
 class Seats:
     """The members, in a file of one's own or only in memory.
 
-    Raises OSError if the file cannot be read and ValueError if it is damaged: who is a member is not guessed.
+    Raises OSError if the file cannot be read and ValueError if it is damaged: who is a member is not guessed.  A change
+    that cannot be written raises OSError and has not happened, here as little as in the file.
     """
 
     def __init__(self, path: Path | None = None, *, proc: Path = PROC) -> None:
@@ -89,8 +93,8 @@ class Seats:
         member, found = self._members.get(pane_id), process(pid, self._proc)
         if member is None or found is None:
             raise NotThere("no such member" if member is None else "no such process")
+        self._write(self._members, {pane_id: found})
         member.process = found
-        self._write()
 
     def dismiss(self, pane_id: str) -> bool:
         """End the pane's membership, and whatever waits on its behalf; False if it had none.  Durable on return."""
@@ -100,12 +104,14 @@ class Seats:
         return True
 
     def _change(self, pane_id: str, member: Member | None) -> None:
-        old = self._members.pop(pane_id, None)
+        """Write first, believe then: whoever was dismissed in memory alone would be a member again after a restart."""
+        members = {other: kept for other, kept in self._members.items() if other != pane_id}
         if member is not None:
-            self._members[pane_id] = member
+            members[pane_id] = member
+        self._write(members)
+        old, self._members = self._members.get(pane_id), members
         if old is not None:
             old.gone.set()
-        self._write()
 
     @property
     def panes(self) -> tuple[str, ...]:
@@ -127,16 +133,17 @@ class Seats:
 
     # -- the file --
 
-    def _write(self) -> None:
+    def _write(self, members: Mapping[str, Member], processes: Mapping[str, Process] = _NONE) -> None:
+        """Write these members, with these processes instead of their own."""
         if self._path is None:
             return
         seats = [
             {
                 "pane_id": one.pane_id,
                 "link_sha256": one.link_sha256,
-                "process": None if one.process is None else [one.process.pid, one.process.started],
+                "process": _numbers(processes.get(one.pane_id, one.process)),
             }
-            for one in self._members.values()
+            for one in members.values()
         ]
         replace_private(self._path, json.dumps({"version": _VERSION, "seats": seats}))
 
@@ -156,6 +163,10 @@ def _read(path: Path) -> dict[str, Member]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}; move it away, and admit the panes again") from error
     return {one.pane_id: one for one in members}
+
+
+def _numbers(found: Process | None) -> list[int] | None:
+    return None if found is None else [found.pid, found.started]
 
 
 def _process(value: list[int] | None) -> Process | None:

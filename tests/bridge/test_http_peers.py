@@ -181,6 +181,35 @@ def test_members_outlive_the_bridge_and_their_tokens_cannot_be_read(tmp_path):
     assert again.by_link("") is None
 
 
+def test_a_membership_that_cannot_be_written_down_is_as_it_was(tmp_path):
+    path = tmp_path / "seats.json"
+    seats = Seats(path)
+    token = seats.admit("pane")
+    seats.occupy("pane", os.getpid())
+    member, written = seats.by_link(token), path.read_bytes()
+    blocked = path.with_name("seats.json.part")
+    blocked.mkdir()
+    for change in (
+        lambda: seats.admit("pane"),
+        lambda: seats.admit("other"),
+        lambda: seats.occupy("pane", os.getppid()),
+        lambda: seats.dismiss("pane"),
+    ):
+        with pytest.raises(OSError, match="part"):
+            change()
+        assert (seats.by_link(token), seats.by_process(process(os.getpid())), seats.panes) == (
+            member,
+            member,
+            ("pane",),
+        )
+        assert not member.gone.is_set()
+        assert path.read_bytes() == written
+    blocked.rmdir()
+    assert seats.dismiss("pane")
+    assert member.gone.is_set()
+    assert Seats(path).by_link(token) is None
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"version":2,"seats":[]}', '{"version":1,"seats":[{}]}', '{"version":1}']
 )
