@@ -33,6 +33,7 @@ from fencepost.supervisor import (
     Supervisor,
 )
 from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.durably import durably
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
 from fencepost.supervisor.bridge.launching import PaneLauncher
@@ -160,7 +161,7 @@ class PaneProcesses:
             except LaunchBlocked:
                 raise
             except Exception:
-                self.book.take_back_prompt(pane_id, prompt, old.prompt)
+                await durably(self.book.take_back_prompt, pane_id, prompt, old.prompt)
                 await self._not_started(pane_id)
                 raise
 
@@ -176,8 +177,14 @@ class PaneProcesses:
     async def _not_started(self, pane_id: str) -> None:
         """The operator is told that nothing came of it, so nothing may, later; what lives, or starts now, goes on."""
         living = await self.launcher.processes()
-        if pane_id not in living and self.launcher.current(pane_id) in {None, self._current.get(pane_id)}:
-            self.book.unwanted(pane_id)
+
+        def is_empty() -> bool:
+            return pane_id not in living and self.launcher.current(pane_id) in {None, self._current.get(pane_id)}
+
+        if is_empty():
+            await durably(self.book.unwanted, pane_id)
+            if not is_empty():
+                await durably(self.book.wanted, pane_id)
 
     async def start_again(self, pane_id: str, ended: str | None) -> Launch | None:
         """Start what the book says in a pane whose process has ended, that of the incarnation `ended`.
@@ -202,7 +209,9 @@ class PaneProcesses:
         """
         async with self._lock(pane_id):
             if self._current.get(pane_id) == ended:
-                self.book.unwanted(pane_id)
+                await durably(self.book.unwanted, pane_id)
+                if self._current.get(pane_id) != ended:  # the runtime had a successor started meanwhile
+                    await durably(self.book.wanted, pane_id)
 
     async def decline(self, pane_id: str, incarnation_id: str) -> None:
         """Retire what the runtime launched in a pane that was ended before, so that nothing follows it either."""
@@ -216,13 +225,13 @@ class PaneProcesses:
         """
         async with self._lock(pane_id):
             ended, answer = self.book.was_ended(pane_id), None
-            self.book.wanted(pane_id)  # first: the runtime may start the next attempt at once
+            await durably(self.book.wanted, pane_id)  # first: the runtime may start the next attempt at once
             try:
                 answer = await rearm()
                 return answer
             finally:
                 if ended and not isinstance(answer, Applied):
-                    self.book.unwanted(pane_id)
+                    await durably(self.book.unwanted, pane_id)
 
     async def carry(self) -> None:
         """Carry launches to their ends, until this is cancelled; none begins before."""
@@ -283,11 +292,12 @@ class PaneProcesses:
         """Launch what `spec` says, with the proofs of this version; what was there is what the book tells till then."""
         if self._ends[pane_id]:
             raise _called_off(pane_id)
-        self.book.intend(pane_id, evolve(spec, version=version, wanted=True), self.launcher.epoch(pane_id))
+        intended = evolve(spec, version=version, wanted=True)
+        await durably(self.book.intend, pane_id, intended, self.launcher.epoch(pane_id))
         try:
             return await self._carried(pane_id, partial(self._launch, pane_id, spec, version), by_hand=by_hand)
         except Exception:
-            self.book.call_off(pane_id)  # unless it was launched, and could not be started
+            await durably(self.book.call_off, pane_id)  # unless it was launched, and could not be started
             raise
 
     async def _launch(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
@@ -325,7 +335,8 @@ class PaneProcesses:
         decided to start in it.  What was owed to its agent stays owed.  Raises `StillRunning`, `DamagedNote`, OSError.
         """
         async with self._alone_for_an_end(pane_id):
-            self.book.unwanted(pane_id)  # from here on the launcher declines what the runtime may have decided on
+            # From here on the launcher declines what the runtime may have decided on.
+            await durably(self.book.unwanted, pane_id)
             ended = False
             while (incarnation_id := await self._present(pane_id)) is not None:
                 living = (await self.launcher.processes()).get(pane_id)

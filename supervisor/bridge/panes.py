@@ -160,7 +160,9 @@ class Intended:
 
 
 class PaneBook:
-    """The specs, in a file or only in memory.  Its methods may be called from any thread and block for a small file.
+    """The specs, in a file or only in memory.  Its methods may be called from any thread.
+
+    What changes it blocks for a small file, and is called with `durably` on a loop that serves; the others never wait.
 
     Raises OSError if the file cannot be read and ValueError if it is damaged: what runs in a pane is not guessed.  A
     change that cannot be written raises OSError and has not happened, here as little as in the file.
@@ -312,12 +314,21 @@ class PaneBook:
     def _keep(self, specs: dict[str, PaneSpec], intended: dict[str, Intended]) -> None:
         """Write first, believe then: what is not on the disk would be another program after a restart."""
         if self._path is not None:
-            panes = {pane_id: asdict(spec) for pane_id, spec in specs.items()}
-            whole = {"version": _VERSION, "panes": panes}
+            whole = {"version": json.dumps(_VERSION), "panes": _object(_texts_of(specs))}
             if intended:
-                whole["intended"] = {pane_id: asdict(one) for pane_id, one in intended.items()}
-            replace_private(self._path, json.dumps(whole))
+                whole["intended"] = _object(_texts_of(intended))
+            replace_private(self._path, _object(whole))
         self._specs, self._intended = specs, intended
+
+
+def _texts_of(kept: Mapping[str, PaneSpec] | Mapping[str, Intended]) -> dict[str, str]:
+    """Each pane's JSON, one at a time: no other thread runs while one text is made, and environments are large."""
+    return {pane_id: json.dumps(asdict(one)) for pane_id, one in kept.items()}
+
+
+def _object(texts: Mapping[str, str]) -> str:
+    """A JSON object of members that are JSON already."""
+    return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}"
 
 
 def _without(intended: Mapping[str, Intended], pane_id: str) -> dict[str, Intended]:

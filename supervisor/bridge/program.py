@@ -141,7 +141,7 @@ async def open_bridge(
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
     """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
     kept = await trio.to_thread.run_sync(incarnations_kept, store)
-    launcher.settle(kept.latest)
+    await launcher.settle(kept.latest)
     living = await launcher.take_over(kept.live, kept.retired)
     book = launcher.book
     async with trio.open_nursery() as nursery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -166,21 +167,25 @@ class Starts:
     def __init__(self, life: Life, nursery: trio.Nursery) -> None:
         self.life = life
         self.nursery = nursery
-        self.said: list[str] = []
+        self.says, self.said = trio.open_memory_channel[str](math.inf)
 
     async def begin(self, *, replace: bool = False) -> None:
         """One that waits for the pane's files, or for its turn."""
         self.nursery.start_soon(self._start, replace)
         await self.life.kind("intent.reconciling")
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def all(self, count: int) -> list[str]:
+        """What came of so many, in the order in which it was known."""
+        return [await self.said.receive() for _ in range(count)]
 
     async def _start(self, replace: bool) -> None:
         try:
             launch = await self.life.processes.again("left", replace=replace)
         except LaunchError as error:
-            self.said.append(str(error))
+            await self.says.send(str(error))
         else:
-            self.said.append(f"epoch {launch.epoch}")
+            await self.says.send(f"epoch {launch.epoch}")
 
 
 async def test_a_stop_ends_the_wait_of_all_who_were_to_start_something(place: World):
@@ -192,8 +197,7 @@ async def test_a_stop_ends_the_wait_of_all_who_were_to_start_something(place: Wo
         await life.processes.end("left")
         assert not word.exists()
         assert not life.processes.book.wants("left")
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert [said.endswith("it is not started") for said in starts.said] == [True] * 2
+        assert [said.endswith("it is not started") for said in await starts.all(2)] == [True] * 2
         word.touch()
         await is_not_started(life)
         await is_started_by_hand(life, place, old)
@@ -212,12 +216,11 @@ async def test_a_start_after_such_a_stop_is_not_taken_for_the_one_that_was_calle
         await is_not_started(life)
         run = await place.next_run()
         assert await run.batch("c1") == [None]
-        assert starts.said[-1] == "epoch 3"
-        assert (len(starts.said), len(place.driver.runs)) == (3, 2)
+        assert ((await starts.all(3))[-1], len(place.driver.runs)) == ("epoch 3", 2)
         await life.processes.end("left")
 
 
-async def test_a_start_by_hand_takes_precedence_over_one_of_the_watcher_that_waits(place: World):
+async def test_a_start_by_hand_takes_precedence_over_one_of_the_watcher_that_waits(place: World, monkeypatch):
     reconcile, word = reconciles_at_a_word(place)
     async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
         await life.processes.run("left", place.spec(prompt="go"))
@@ -226,14 +229,21 @@ async def test_a_start_by_hand_takes_precedence_over_one_of_the_watcher_that_wai
         await life.pane.detect(moved())
         run.tell(exit=0)
         await life.kind("intent.reconciling")
+        called_off, unwanted = trio.Event(), PaneBook.unwanted
+
+        def call_off(book: PaneBook, pane_id: str) -> None:
+            unwanted(book, pane_id)
+            trio.from_thread.run_sync(called_off.set)
+
+        monkeypatch.setattr(PaneBook, "unwanted", call_off)
         starts = Starts(life, nursery)
         await starts.begin()
-        assert not life.processes.book.wants("left")
+        await called_off.wait()
         word.touch()
         run = await place.next_run()
         assert "the files moved" in run.about["said"]
         assert await run.batch("c1") == [None]
-        assert (starts.said, len(place.driver.runs)) == (["epoch 3"], 2)
+        assert (await starts.all(1), len(place.driver.runs)) == (["epoch 3"], 2)
         await life.processes.end("left")
 
 

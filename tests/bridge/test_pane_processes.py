@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +19,7 @@ from launch_world import new_launch, running, view_of
 
 from fencepost.supervisor import ActorCrashed, Applied, IncarnationView, IntentState, Launch, LaunchBlocked
 from fencepost.supervisor.bridge.auth import Identity
-from fencepost.supervisor.bridge.handlers import Call
+from fencepost.supervisor.bridge.handlers import Call, Handler
 from fencepost.supervisor.bridge.launchers import Command, DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
@@ -113,7 +114,7 @@ async def test_what_a_bridge_had_not_started_again_when_it_died_is_started_by_th
 
         def decide(book: PaneBook, pane_id: str) -> None:
             unwanted(book, pane_id)
-            decided.set()
+            trio.from_thread.run_sync(decided.set)
 
         monkeypatch.setattr(PaneBook, "unwanted", decide)
         again.tell(exit=0)
@@ -183,25 +184,26 @@ async def test_a_prompt_beside_what_moved_is_kept_and_said_by_the_next_start(pla
         await life.pane.detect(moved())
         assert None not in await run.batch("b1")
         await life.processes.end("left")
-        _, said = await run_process(call(life, prompt="write the changelog"))
+        said = await asked(run_process, life, prompt="write the changelog")
         told = await place.next_run()
         assert (said["startup_delivery_id"] is not None, said["prompt_kept"]) == (True, True)
         assert "write the changelog" not in told.about["said"]
-        _, seen = await look_at_process(call(life))
-        assert seen["prompt_kept"] is True
+        assert (await asked(look_at_process, life))["prompt_kept"] is True
         assert await told.batch("c1") == [None]
         told.tell(exit=0)
         await life.until(lambda event: event.kind == "incarnation.retired" and event.data["epoch"] == 2)
-        _, said = await run_process(call(life))
+        said = await asked(run_process, life)
         assert (said["startup_delivery_id"], said["prompt_kept"]) == (None, False)
         assert (await place.next_run()).about["said"] == "write the changelog"
         await life.processes.end("left")
 
 
-def call(life: Life, **members: object) -> Call:
-    """What the operator asks of the pane's process."""
-    operator = Identity(None, lambda: True)
-    return Call(life.bridge, operator, {"pane": "left"}, b"", {"version": 1, **members}, trio.sleep_forever)
+async def asked(handler: Handler, life: Life, **members: object) -> Mapping[str, object]:
+    """What the operator is answered about the pane's process."""
+    operator, body = Identity(None, lambda: True), {"version": 1, **members}
+    answer = await handler(Call(life.bridge, operator, {"pane": "left"}, b"", body, trio.sleep_forever))
+    assert isinstance(answer, tuple)
+    return answer[1]
 
 
 async def test_a_start_that_fails_before_the_old_process_ended_leaves_all_as_it_was(place: World, monkeypatch):
