@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -192,6 +193,10 @@ class PaneLauncher:
     def _occupy(self, launch: Launch, pid: int) -> None:
         """In a worker thread, while the process waits at its gate."""
         self.seats.occupy(launch.pane_id, pid)
+
+    async def forget(self, pane_id: str) -> None:
+        """Keep nothing of what the pane's processes printed; none lives.  Raises OSError."""
+        await trio.to_thread.run_sync(partial(output_path(self.folder, pane_id).unlink, missing_ok=True))
 
     # -- for whoever watches --
 

@@ -108,7 +108,7 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         incarnation_id=optional(TEXT),
         attach=optional(_ARGV),
     ),
-    "end_process": object_of("version pane ended", version=VERSION, pane=ID, ended={"type": "boolean"}),
+    "end_process": object_of("version pane ended forgotten", version=VERSION, pane=ID, ended=_BOOL, forgotten=_BOOL),
     "operator_status": object_of(
         "version runtime panes panes_left_out damage",
         version=VERSION,

@@ -32,7 +32,7 @@ from fencepost.supervisor import (
     MailboxClosed,
     Supervisor,
 )
-from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor.bridge.adapters import Adapter, Forgets
 from fencepost.supervisor.bridge.durably import durably
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
@@ -40,8 +40,9 @@ from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
 from fencepost.supervisor.bridge.starting import version_of
+from fencepost.supervisor.overview import pane_line
 
-__all__ = ["Occupied", "PaneProcesses"]
+__all__ = ["Occupied", "Owes", "PaneProcesses"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
@@ -51,6 +52,10 @@ _ENDED: Final = "ended by the operator"
 
 class Occupied(Exception):  # noqa: N818 - what it is
     """A process lives in the pane; the message says which."""
+
+
+class Owes(Exception):  # noqa: N818 - what it does
+    """A pane is not let go of, since something of it is not over; the message says what."""
 
 
 class _CalledOff(LaunchError):  # noqa: N818 - what happened
@@ -327,12 +332,17 @@ class PaneProcesses:
             launching.over.set()
             del self._launches[pane_id]
 
-    async def end(self, pane_id: str) -> bool:
+    async def end(self, pane_id: str, *, forget: bool = False) -> bool:
         """Retire the pane's incarnation, then end its process for certain; False if it had none.
 
         A start that waits for the pane's files is called off, and so is one that waits for its turn.
         Nothing is started in its place, neither now nor by a later life of the bridge, nor is what the runtime had
-        decided to start in it.  What was owed to its agent stays owed.  Raises `StillRunning`, `DamagedNote`, OSError.
+        decided to start in it.  What was owed to its agent stays owed.  With `forget` the bridge then keeps nothing of
+        the pane any more: what ran there with its environment, what it printed, what its hooks noted.  What the store
+        has of it, its history, stays.
+
+        Raises `StillRunning`, `DamagedNote`, OSError, and with `forget`, once the pane is ended, `Owes` where something
+        is not over, and `StoreFault`.
         """
         async with self._alone_for_an_end(pane_id):
             # From here on the launcher declines what the runtime may have decided on.
@@ -345,7 +355,34 @@ class PaneProcesses:
                 ended |= living is not None or isinstance(answer, Applied)
                 if self._current.get(pane_id) == incarnation_id:
                     del self._current[pane_id]
+            if forget:
+                await self._forget(pane_id)
             return ended
+
+    async def _forget(self, pane_id: str) -> None:
+        owed = "a start that was called off is not over" if pane_id in self._launches else None
+        owed = owed or await trio.to_thread.run_sync(self._owed, pane_id)
+        if owed is not None:
+            raise Owes(f"pane {pane_id!r} is ended, and not forgotten: {owed}")
+        await durably(self.book.forget, pane_id)
+        await self.launcher.forget(pane_id)
+        for adapter in self.adapters.values():
+            if isinstance(adapter, Forgets):
+                await adapter.forget(pane_id)
+
+    def _owed(self, pane_id: str) -> str | None:
+        """What of the pane is not over, by the store; blocks."""
+        with self.supervisor.reader() as reader, reader.snapshot():
+            line = pane_line(reader, pane_id)
+        if line.damage:
+            return f"its records are damaged ({line.damage[0]})"
+        if line.owed is not None:
+            return f"its intent {line.owed.intent_id} is {line.owed.state}"
+        if line.batch is not None:
+            return f"its tool batch {line.batch.operation_id}/{line.batch.turn_id} is open"
+        if line.deliveries:
+            return f"its delivery {line.deliveries[0].delivery_id} is unresolved"
+        return None
 
     async def end_again(self, pane_id: str) -> None:
         """See `end`, which an earlier life had begun; what stands in the way is logged, and told to who asks again."""

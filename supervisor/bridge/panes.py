@@ -253,6 +253,15 @@ class PaneBook:
             if pane_id not in latest or not self.launched(pane_id, *latest[pane_id]):
                 self.call_off(pane_id)
 
+    def forget(self, pane_id: str) -> bool:
+        """Keep nothing of the pane any more, its environment least of all; False if nothing was.  Durable on return."""
+        with self._lock:
+            is_known = pane_id in self._specs or pane_id in self._intended
+            if is_known:
+                specs = {other: spec for other, spec in self._specs.items() if other != pane_id}
+                self._keep(specs, _without(self._intended, pane_id))
+            return is_known
+
     # -- what becomes known of it --
 
     def wanted(self, pane_id: str) -> None:

@@ -13,7 +13,7 @@ from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFou
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, harness_of
 from fencepost.supervisor.bridge.operator_handlers import failed
-from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
+from fencepost.supervisor.bridge.pane_processes import Occupied, Owes, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
 
@@ -83,12 +83,16 @@ async def look_at_process(call: Call) -> Answered:
 async def end_process(call: Call) -> Answered:
     """`DELETE operator/panes/{pane}/process`: retire, then stop; nothing is started in its place."""
     processes, pane_id = _processes(call), call.parameters["pane"]
+    wish = wire.query(call.query, "forget").get("forget", "false")
+    if wish not in {"true", "false"}:
+        raise wire.Malformed("forget must be true or false")
     call.identity.confirm()
+    forget = wish == "true"
     try:
-        ended = await processes.end(pane_id)
-    except (StillRunning, DamagedNote, OSError) as error:
+        ended = await processes.end(pane_id, forget=forget)
+    except (StillRunning, DamagedNote, OSError, Owes) as error:
         return failed(409, error)
-    return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}
+    return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended, "forgotten": forget}
 
 
 def _keeps_prompt(processes: PaneProcesses, pane_id: str) -> bool:

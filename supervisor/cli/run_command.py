@@ -133,20 +133,27 @@ Example:
 """
 )
 @click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane.")
+@click.option("--forget", is_flag=True, help="Keep nothing of the pane then, unless something of it is not over.")
 @FOLDER
 @JSON
-def stop(*, pane: str, folder: Path | None, as_json: bool) -> None:
+def stop(*, pane: str, forget: bool, folder: Path | None, as_json: bool) -> None:
     """End the process that lives in a pane, with all it started, and start none in its place.
 
     What is owed to its agent stays owed; `fencepost run` starts it again, in the conversation it had.  Exit status: 0,
     also if nothing lives there; 1 if it does not end, and the pane is then conflicted; 2 where no bridge serves.
+
+    With --forget the bridge lets go of what it keeps for the pane: what ran there, with its environment, what it
+    printed and what its hooks noted.  Where an intent, a tool batch or a delivery of it is not over, it is ended only,
+    and the status is 1.  Its history stays in the store.
     """
+    path = _process_of(pane) + ("?forget=true" if forget else "")
     with asking():
-        said = operator_of(folder).request("DELETE", _process_of(pane), seconds=_START_SECONDS)
+        said = operator_of(folder).request("DELETE", path, seconds=_START_SECONDS)
     if as_json:
         say_json(said)
     else:
-        say(f"pane {shown(pane)}: {'ended' if said['ended'] else 'nothing lived there'}")
+        forgotten = ", and nothing is kept of it" if forget else ""
+        say(f"pane {shown(pane)}: {'ended' if said['ended'] else 'nothing lived there'}{forgotten}")
 
 
 def _process_of(pane: str) -> str:

@@ -19,7 +19,7 @@ class Hindered:
     async def again(self, _pane_id, _prompt, *, replace):
         raise LaunchError(f"it said {EVIL} (replace: {replace})")
 
-    async def end(self, _pane_id):
+    async def end(self, _pane_id, **_):
         raise StillRunning(f"alive: {EVIL}")
 
 

@@ -38,3 +38,22 @@ def test_a_prompt_that_is_kept_is_told_and_no_other(run) -> None:
     said = run("--detach", "--prompt", "go", "--", "claude", prompt_kept=False).stdout
     assert "told first" not in said
     assert "prompt" not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "told"),
+    [
+        ([], "operator/panes/left/process", "pane left: ended\n"),
+        (["--forget"], "operator/panes/left/process?forget=true", "pane left: ended, and nothing is kept of it\n"),
+    ],
+)
+def test_a_pane_is_forgotten_only_by_who_says_so(monkeypatch: pytest.MonkeyPatch, flags, path, told) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def request(_: Operator, method: str, path: str, **__: object) -> dict[str, object]:
+        asked.append((method, path))
+        return {"ended": True, "forgotten": bool(flags)}
+
+    monkeypatch.setattr(Operator, "request", request)
+    done = CliRunner().invoke(cli.main, ["stop", "--pane", "left", *flags])
+    assert (done.stdout, done.exit_code, asked) == (told, 0, [("DELETE", path)])

@@ -43,6 +43,12 @@ class Gate:
         """What each pane was told of its spool, by its place in it: a caller may leave before all of it is told, and
         the next one goes on from there."""
 
+    async def forget(self, pane_id: str) -> None:
+        """See `Forgets`."""
+        self._taken.pop(pane_id, None)
+        if self._spool is not None:
+            await self._spool.forget(pane_id)
+
     async def pre_tool_use(
         self,
         pane: Pane,

@@ -12,13 +12,14 @@ import os
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import frozen
 
-from fencepost.supervisor.bridge.hook import open_spool, try_lock
+from fencepost.supervisor.bridge.hook import open_spool, spool_of, try_lock
 
 __all__ = ["Spool", "SpoolHeld", "Spooled", "Unseen", "parse_spool"]
 
@@ -75,6 +76,13 @@ class Spool:
                 yield Spooled(descriptor, *parse_spool(os.pread(descriptor, SPOOL_BYTES_MAX + 1, 0)))
             finally:
                 os.close(descriptor)
+
+    async def forget(self, pane_id: str) -> None:
+        """Remove the pane's spool, in which no process of the pane writes any more.  Raises OSError."""
+        async with self._turns[pane_id]:
+            path = Path(spool_of(str(self._folder), pane_id))
+            await trio.to_thread.run_sync(partial(path.unlink, missing_ok=True))
+        self._turns.pop(pane_id, None)
 
 
 def parse_spool(content: bytes) -> tuple[tuple[Unseen, ...], bool]:
