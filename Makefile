@@ -20,7 +20,7 @@ BIN      := $(VENV)/bin
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PRECIOUS: $(VENV)/installed-%
-.PHONY: help demo test sweep model-check bench test-dashboard test-claude test-codex lint format typing clean
+.PHONY: help demo test sweep model-check bench test-dashboard test-claude test-codex test-opencode lint format typing clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' Makefile
@@ -53,7 +53,7 @@ CLAUDE         := $(CLAUDE_FOLDER)/node_modules/$(CLAUDE_PACKAGE)/claude
 
 test-claude: $(VENV)/installed-test $(CLAUDE) ## run the real Claude Code against the bridge, offline (needs npm once)
 	FENCEPOST_CLAUDE=$(abspath $(CLAUDE)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
-	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py tests/bridge/test_channel_real.py $(ARGS)
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_claude*.py tests/e2e/test_options.py tests/bridge/test_channel_real.py $(ARGS)
 
 $(CLAUDE):
 	@command -v npm >/dev/null || { echo "npm gets $(CLAUDE_PACKAGE), and there is no npm here." >&2; exit 1; }
@@ -70,7 +70,7 @@ CODEX         := $(CODEX_FOLDER)/node_modules/@openai/codex/vendor/x86_64-unknow
 
 test-codex: $(VENV)/installed-test $(CODEX) ## run the real Codex against the bridge, offline (needs npm once)
 	FENCEPOST_CODEX=$(abspath $(CODEX)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
-	    -o faulthandler_exit_on_timeout=true tests/e2e/test_codex*.py $(ARGS)
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_codex*.py tests/e2e/test_options.py $(ARGS)
 
 # npm does not try a package again that it lost in the middle, so it is asked again.
 $(CODEX):
@@ -80,6 +80,24 @@ $(CODEX):
 	        --fetch-retry-mintimeout=1000 $(CODEX_PACKAGE) && break; sleep $$attempt; done; test -x $@ || { \
 	    echo "npm's registry cannot be reached, or has no $(CODEX_PACKAGE): nothing was tested." >&2; exit 1; }
 	@CODEX_HOME=$(CODEX_FOLDER) $@ --version
+
+# The same for OpenCode: the native binary for Linux on x86-64.
+OPENCODE_VERSION := 1.18.34
+OPENCODE_FOLDER  := build/opencode-$(OPENCODE_VERSION)
+OPENCODE_PACKAGE := opencode-linux-x64@$(OPENCODE_VERSION)
+OPENCODE         := $(OPENCODE_FOLDER)/node_modules/opencode-linux-x64/bin/opencode
+
+test-opencode: $(VENV)/installed-test $(OPENCODE) ## run the real OpenCode against the bridge, offline (needs npm once)
+	FENCEPOST_OPENCODE=$(abspath $(OPENCODE)) $(BIN)/pytest -q -m slow -o faulthandler_timeout=300 \
+	    -o faulthandler_exit_on_timeout=true tests/e2e/test_opencode*.py $(ARGS)
+
+$(OPENCODE):
+	@command -v npm >/dev/null || { echo "npm gets $(OPENCODE_PACKAGE), and there is no npm here." >&2; exit 1; }
+	for attempt in 1 2 3; do \
+	    npm install --prefix $(OPENCODE_FOLDER) --no-audit --no-fund --ignore-scripts --save-exact --fetch-retries=2 \
+	        --fetch-retry-mintimeout=1000 $(OPENCODE_PACKAGE) && break; sleep $$attempt; done; test -x $@ || { \
+	    echo "npm's registry cannot be reached, or has no $(OPENCODE_PACKAGE): nothing was tested." >&2; exit 1; }
+	@HOME=$(abspath $(OPENCODE_FOLDER)) $@ --version
 
 # Outside the packages: a test's arguments are fixtures, it tries what no program should, and what a union's member
 # lacks fails the test itself.

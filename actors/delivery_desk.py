@@ -1,6 +1,8 @@
 """The part of a pane's actor that sends: mailboxes that are polled, native controls, chat turns.
 
-The protocol is `delivery_state`; this shell looks rows up, commits, hands out, waits and answers.
+The protocol is `delivery_state`; this shell looks rows up, commits, hands out, waits and answers.  The desk does what
+its parts share: `intake` takes the calls, `seats` serves the mailboxes that are polled, `native` the controls of
+harnesses, and `operator` hears what a person says of a delivery.
 
 * One original at a time: `row` is the pane's unresolved delivery, `pending` one that has not left yet (it is queued
   for a poll, or its harness is being looked at).  While there is either, another `deliver` sends nothing.
@@ -9,39 +11,29 @@ The protocol is `delivery_state`; this shell looks rows up, commits, hands out, 
 * Nothing here keeps the actor from its next message.  Whoever waits is parked, and whatever takes time (a look at the
   harness, a dispatch, a deadline) is a child task that comes back as a message with this activation's number.  That
   number is all the fence they need, so the next activation does not wait for one that ignores its cancellation.
-* A record that cannot be read blocks its whole mechanism: it might be about any pane (contract DA-1).  So every
-  delivery first reads all unresolved rows of its mechanism.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, TypeAlias, cast
+from typing import Final
 
 import trio
 
 from fencepost.actors.actor import Actor
 from fencepost.actors.delivery_calls import (
     Deadline,
-    Deliver,
     SendEnded,
     TimeIsUp,
 )
+from fencepost.actors.delivery_intake import Intake, another_panes
 from fencepost.actors.delivery_messages import (
     ChannelMessage,
-    ChannelTurn,
-    DeliveryReport,
-    FleetSeatMailbox,
-    HarnessSeatControl,
-    HeadSeatOutbox,
     Mechanism,
     MechanismOutcome,
     NativeSession,
-    Outbound,
-    SendingMechanism,
     TurnEnd,
-    can_carry,
     text_of,
 )
 from fencepost.actors.delivery_native import NativeSends
@@ -50,7 +42,6 @@ from fencepost.actors.delivery_seats import Seats
 from fencepost.actors.delivery_state import (
     Heard,
     Message,
-    blocked_report,
     dispatch as new_row,
     dispatched_event,
     hear as after_hearing,
@@ -58,22 +49,18 @@ from fencepost.actors.delivery_state import (
     pending_report,
     report_of,
     reported_event,
-    unreadable_report,
     words,
 )
 from fencepost.actors.delivery_waiting import Pending, Waiting
 from fencepost.actors.messages import Reason, Refused
 from fencepost.mailbox.delivery_records import DeliveryRecord
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, MutationRefused, UnmappedMechanism
-from fencepost.mailbox.ladder import Stop
+from fencepost.mailbox.errors import MutationRefused
 from fencepost.mailbox.mutation import Mutation, NewDeadLetter, NewEvent
 from fencepost.mailbox.query import Query
-from fencepost.mailbox.text import storable_text, told
+from fencepost.mailbox.text import told
 
 __all__ = ["DeliveryDesk"]
-
-Mailbox: TypeAlias = HeadSeatOutbox | FleetSeatMailbox
 
 INTERRUPTED: Final = "the runtime, or its actor, ended while it was under way"
 
@@ -89,6 +76,7 @@ class DeliveryDesk:
         self.row: DeliveryRecord | None = None
         self.pending: Pending | None = None
         self.waiting = Waiting()
+        self.intake = Intake(self)
         self.native = NativeSends(self)
         self.seats = Seats(self)
         self.operator = OperatorWords(self)
@@ -111,75 +99,6 @@ class DeliveryDesk:
         return [*self.waiting]
 
     # -- sending --
-
-    async def deliver(self, envelope: Envelope, message: Deliver) -> None:
-        """Send a message, or say why nothing is sent; the caller is answered once it is known how far it got."""
-        outbound = message.outbound
-        mechanism = self.mechanisms.get(outbound.via)
-        if mechanism is None:
-            raise UnmappedMechanism.not_given(outbound.via)
-        try:
-            report = await self._report_instead(outbound)
-        except CorruptRecord as damage:
-            detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {damage}"
-            report = unreadable_report(outbound.delivery_id, outbound.via, detail)
-        if report is None and self.row is not None and self.native.can_inspect(self.row):
-            self.native.look_again(self.row, envelope)
-        elif report is None and self.row is not None:
-            self.actor.answer(envelope, blocked_report(self.row, asked_id=outbound.delivery_id))
-        elif report is not None:
-            self.actor.answer(envelope, report)
-        else:
-            await self._begin(envelope, self._message_of(outbound), mechanism)
-
-    async def _report_instead(self, outbound: Outbound) -> DeliveryReport | None:
-        """The report of a call that begins nothing, or None; a fence that might still be lifted is none yet."""
-        known = await self._known(outbound)
-        if known is not None and known.delivery_id != (self.row and self.row.delivery_id):
-            return report_of(known, asked=outbound.text)
-        if self.pending is not None:
-            return blocked_report(self.pending.message, asked_id=outbound.delivery_id)
-        if self.row is not None and self.row.outcome is None:
-            goes_on = known is not None and self._goes_on()
-            return pending_report(self.row) if goes_on else blocked_report(self.row, asked_id=outbound.delivery_id)
-        if not outbound.text.strip():
-            return _rejected(outbound, "the text is blank")
-        return None
-
-    async def _known(self, outbound: Outbound) -> DeliveryRecord | None:
-        """The row of the id that is asked for; on the way, look whether all that fences can be read."""
-        unresolved = Query(DeliveryRecord, {"mechanism": outbound.via, "resolved_at": None})
-        mine = Query(DeliveryRecord, {"pane_id": self.pane_id, "resolved_at": None})
-        same = Query(DeliveryRecord, {"delivery_id": outbound.delivery_id})
-        _, fencing, rows = await self.system.line.load(unresolved, mine, same)
-        self.row = next(iter(fencing), None)
-        if rows and rows[0].pane_id != self.pane_id:
-            raise _anothers(rows[0].delivery_id)
-        return rows[0] if rows else None
-
-    def _message_of(self, outbound: Outbound) -> Message:
-        delivery_id = outbound.delivery_id or self.system.ids.new_id("delivery")
-        return Message(
-            delivery_id=delivery_id, pane_id=self.pane_id, mechanism=outbound.via, text=storable_text(outbound.text)
-        )
-
-    async def _begin(self, envelope: Envelope, message: Message, mechanism: Mechanism) -> None:
-        # Looked up first: a mechanism without a word for this must leave nothing behind.
-        unable = None if can_carry(mechanism) else words(message.mechanism, Heard.NOBODY, "nothing there can send it")
-        self.wait_for(message.delivery_id, envelope)
-        self.pending = Pending(message, mechanism)
-        match mechanism:
-            case _ if unable is not None:
-                await self.end_unsent("unbound", unable)
-            case HeadSeatOutbox() | FleetSeatMailbox():
-                self.arm(Deadline.GRACE, message.delivery_id, mechanism.grace_seconds)
-                await self.seats.hand_out()
-            case HarnessSeatControl():
-                self.native.inspect(message.delivery_id, mechanism)
-            case ChannelTurn():
-                await self.send(mechanism.runner, mechanism.wait_seconds)
-            case _:
-                await self.send(cast("SendingMechanism", mechanism).send, math.inf)
 
     async def send(
         self,
@@ -294,10 +213,6 @@ class DeliveryDesk:
         if scope is not None:
             self.actor.abandon(scope)
 
-    def _goes_on(self) -> bool:
-        """Whether the unresolved delivery is a chat turn that goes on, and was said to be pending."""
-        return self.row is not None and self.row.delivery_id in self.waiting.lapsed
-
     async def _silence(self, delivery_id: str, detail: str) -> None:
         if self.row is not None and self.row.delivery_id == delivery_id:
             said = words(self.row.mechanism, Heard.SILENCE, detail)
@@ -353,7 +268,7 @@ class DeliveryDesk:
             await self._commit(transition, row, event)
         except MutationRefused:
             for envelope in self.waiting.callers.pop(row.delivery_id, []):
-                envelope.reply.fail(_anothers(row.delivery_id))
+                envelope.reply.fail(another_panes(row.delivery_id))
             return False
         return True
 
@@ -399,22 +314,6 @@ class DeliveryDesk:
         )
         await self.system.line.commit(Mutation(label=f"pane.{call}", dead_letters=(letter,)))
         self.actor.answer(envelope, Refused(reason, detail))
-
-
-def _anothers(delivery_id: str) -> InvalidTransition:
-    return InvalidTransition(f"{delivery_id} is the id of a delivery to another pane")
-
-
-def _rejected(outbound: Outbound, detail: str) -> DeliveryReport:
-    """The report of a message that is turned down before anything is written (DA-15)."""
-    return DeliveryReport(
-        delivery_id=outbound.delivery_id,
-        stage=None,
-        stop=Stop.REJECTED,
-        mechanism=outbound.via,
-        outcome="rejected",
-        detail=detail,
-    )
 
 
 def _outcome_of(mechanism: str, said: object) -> MechanismOutcome:

@@ -332,3 +332,8 @@ class AcceptedTurn:
 
 
 Dispatcher: TypeAlias = Callable[[AcceptedTurn], Awaitable[TurnEnd]]
+"""Runs the turn of an accepted message (D-24).
+
+One that has an attribute `turns_max` is given so many turns of one pane at a time: one message more is refused as
+unavailable, before anything of it is written, until a turn of the pane has ended.
+"""

@@ -28,22 +28,27 @@ from typing import Final
 
 from attrs import frozen
 
-from fencepost.actors.delivery_messages import DeliveryReport, MechanismOutcome, NativeSession, text_of
+from fencepost.actors.delivery_messages import DeliveryReport, MechanismOutcome, NativeSession, Outbound, text_of
 from fencepost.mailbox.claim import ABANDONED, fingerprint_of
 from fencepost.mailbox.delivery_records import DeliveryRecord
-from fencepost.mailbox.errors import InvalidTransition, UnmappedMechanism
+from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, UnmappedMechanism
 from fencepost.mailbox.ladder import Reach, Stage, Stop, advance, report
 from fencepost.mailbox.mutation import NewEvent
 from fencepost.mailbox.strict_json import json_text, json_value
 from fencepost.mailbox.text import storable_text
 
 __all__ = [
+    "Begin",
+    "Fenced",
     "Heard",
+    "Journal",
+    "Message",
     "abandon",
     "blocked_report",
     "dispatch",
     "dispatched_event",
     "hear",
+    "judge_call",
     "never_sent",
     "pending_report",
     "proves",
@@ -231,6 +236,55 @@ def proves(row: DeliveryRecord, seen: NativeSession) -> bool:
     )
 
 
+# -- calls ---------------------------------------------------------------------------------------------------------
+
+
+@frozen(kw_only=True)
+class Journal:
+    """What is durable about the id of a call and about its pane, read in one moment."""
+
+    known: DeliveryRecord | None = None
+    """The row of that id."""
+    fencing: DeliveryRecord | None = None
+    """The pane's unresolved row."""
+
+
+@frozen
+class Begin:
+    """Nothing stands in the way: write the row, and then send."""
+
+
+@frozen
+class Fenced:
+    """An original of the pane is uncertain.  Where its session can be looked at that may resolve it; else `report`."""
+
+    original: DeliveryRecord
+    report: DeliveryReport
+
+
+def judge_call(
+    outbound: Outbound, journal: Journal | CorruptRecord, pending: Message | None = None, *, goes_on: bool = False
+) -> Begin | Fenced | DeliveryReport:
+    """Say what becomes of a call: only `Begin` lets anything leave (section 3).
+
+    `pending` is a message of the pane that has not left yet; `goes_on` says that the unresolved one is a chat turn
+    whose callers were told that it is pending.  A journal that cannot be read is handed in as its damage.
+    """
+    if isinstance(journal, CorruptRecord):
+        detail = f"nothing was sent, because a record of this mechanism or pane cannot be read: {journal}"
+        return unreadable_report(outbound.delivery_id, outbound.via, detail)
+    known, fencing, asked_id = journal.known, journal.fencing, outbound.delivery_id
+    if known is not None and (fencing is None or known.delivery_id != fencing.delivery_id):
+        return report_of(known, asked=outbound.text)
+    if pending is not None:
+        return blocked_report(pending, asked_id=asked_id)
+    if fencing is not None and fencing.outcome is None:
+        return pending_report(fencing) if goes_on and known is not None else blocked_report(fencing, asked_id=asked_id)
+    if not outbound.text.strip():
+        return _rejected(outbound, "the text is blank")
+    return Begin() if fencing is None else Fenced(fencing, blocked_report(fencing, asked_id=asked_id))
+
+
 # -- reports -------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +331,18 @@ def unreadable_report(delivery_id: str | None, mechanism: str, detail: str) -> D
         mechanism=mechanism,
         outcome=said.outcome,
         native=said.native,
+        detail=detail,
+    )
+
+
+def _rejected(outbound: Outbound, detail: str) -> DeliveryReport:
+    """The report of a message that is turned down before anything is written (DA-15)."""
+    return DeliveryReport(
+        delivery_id=outbound.delivery_id,
+        stage=None,
+        stop=Stop.REJECTED,
+        mechanism=outbound.via,
+        outcome="rejected",
         detail=detail,
     )
 

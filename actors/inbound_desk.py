@@ -24,7 +24,6 @@ from fencepost.actors.inbound_state import (
     Asked,
     Traces,
     accepted_event,
-    accepted_exactly,
     binding_of,
     ended_events,
     judge_lookup,
@@ -33,12 +32,15 @@ from fencepost.actors.inbound_state import (
     malformed,
     no_dispatcher,
     stored,
+    too_many,
     turn_of,
     uncertain,
+    unpublished,
+    unreadable,
     wrapped,
 )
 from fencepost.actors.messages import Answer, Applied, Unchanged
-from fencepost.mailbox.claim import TEXT_BYTES_MAX, fingerprint_of
+from fencepost.mailbox.claim import TEXT_BYTES_MAX
 from fencepost.mailbox.delivery_records import (
     AcceptanceRecord,
     ConversationRecord,
@@ -90,19 +92,13 @@ class InboundDesk:
             await self._commit("recover_inbound", puts=ended, events=events)
 
     async def _unpublished(self, fence: FenceRecord) -> AcceptanceRecord | None:
-        """The acceptance of the pending original, if all its evidence can be read and fits and it has no run yet."""
-        asked = Asked(
-            delivery_id=fence.delivery_id,
-            pane_id=fence.pane_id,
-            binding=fence.binding,
-            fingerprint=fence.fingerprint,
-        )
+        """The acceptance of the pending original, if it has no run yet."""
+        traces = await self._look(fence.delivery_id)
         try:
-            traces = await self._traces(fence.delivery_id)
             (runs,) = await self._load(Query(RunRecord, {"delivery_id": fence.delivery_id}))
-        except CorruptRecord:
-            return None
-        return traces.acceptance if accepted_exactly(asked, traces) and not runs else None
+        except CorruptRecord as damage:
+            return unpublished(fence, damage, ())
+        return unpublished(fence, traces, only(RunRecord, runs))
 
     # -- looking --
 
@@ -133,6 +129,13 @@ class InboundDesk:
             settlement=first(SettlementRecord, settlements),
         )
 
+    async def _look(self, delivery_id: str) -> Traces | CorruptRecord:
+        """The traces, or what keeps them from being read."""
+        try:
+            return await self._traces(delivery_id)
+        except CorruptRecord as damage:
+            return damage
+
     async def receipt(self, envelope: Envelope, message: ReceiptQuery) -> None:
         """Answer a lookup; it sends, accepts and dispatches nothing."""
         asked = Asked(
@@ -141,11 +144,7 @@ class InboundDesk:
             binding=message.binding,
             fingerprint=message.fingerprint,
         )
-        try:
-            verdict = judge_lookup(asked, await self._traces(message.delivery_id))
-        except CorruptRecord as damage:
-            verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
-        await self._answer(envelope, verdict)
+        await self._answer(envelope, judge_lookup(asked, await self._look(message.delivery_id)))
 
     async def _answer(self, envelope: Envelope, verdict: Answered) -> None:
         if verdict.clears:
@@ -165,25 +164,18 @@ class InboundDesk:
             self._actor.answer(envelope, refused)
             return
         assert post.delivery_id is not None
-        assert post.binding is not None
-        try:
-            verdict = judge_post(self._pane_id, post, await self._traces(post.delivery_id))
-            if isinstance(verdict, Accept):
-                verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
-        except CorruptRecord as damage:
-            asked = Asked(
-                delivery_id=post.delivery_id,
-                pane_id=self._pane_id,
-                binding=post.binding,
-                fingerprint=fingerprint_of(post.text),
-            )
-            verdict = Answered(uncertain(asked, f"evidence cannot be read: {damage}"))
+        verdict = judge_post(self._pane_id, post, await self._look(post.delivery_id))
+        if isinstance(verdict, Accept):
+            verdict = Answered(await self._accept_new(verdict.asked, verdict.text))
         await self._answer(envelope, verdict)
 
     async def _accept_new(self, asked: Asked, text: str) -> Receipt:
         """The four writes, each durable before the next; then the turn, then the fence is free again."""
         if self._dispatcher is None:
             return no_dispatcher(asked)
+        turns_max = getattr(self._dispatcher, "turns_max", None)
+        if turns_max is not None and len(self._running) >= turns_max:
+            return too_many(asked, len(self._running))
         try:
             await self._write_fence(asked)
             await self._write_tombstone(asked)
@@ -196,6 +188,8 @@ class InboundDesk:
             run = await self._publish(acceptance)
         except MutationRefused as refused:
             return uncertain(asked, f"somebody else wrote at the same time: {refused}")
+        except CorruptRecord as damage:
+            return unreadable(asked, damage)
         self._running[run.run_id] = run
         self._actor.spawn(self._run, turn_of(acceptance), self._dispatcher, fenced=True)
         await self._clear_fence()

@@ -15,7 +15,8 @@ uncertain for ever: a repetition of the same id with the same text is not accept
 the first request is not still under way.
 
 * A post is judged by what `Traces` holds, read in one moment; so is a lookup, which never sends, accepts or dispatches.
-* Evidence that cannot be read or does not fit together answers UNCERTAIN, not an error (DA-7).
+* Evidence that cannot be read or does not fit together answers UNCERTAIN, not an error (DA-7).  What cannot be read is
+  handed in as its damage, in place of what it holds, so that nothing here can take it for empty.
 * A binding names which native session spoke.  It grants nothing; the text stays what an untrusted agent said.
 """
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import html
 import re
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from attrs import evolve, frozen
@@ -38,7 +40,7 @@ from fencepost.mailbox.delivery_records import (
     SettlementRecord,
     TombstoneRecord,
 )
-from fencepost.mailbox.errors import UnmappedMechanism
+from fencepost.mailbox.errors import CorruptRecord, UnmappedMechanism
 from fencepost.mailbox.ladder import Reach, Stage, Stop, report
 from fencepost.mailbox.mutation import NewEvent
 from fencepost.mailbox.records import IncarnationRecord
@@ -60,8 +62,11 @@ __all__ = [
     "malformed",
     "no_dispatcher",
     "stored",
+    "too_many",
     "turn_of",
     "uncertain",
+    "unpublished",
+    "unreadable",
     "wrapped",
 ]
 
@@ -142,12 +147,14 @@ class Accept:
 Verdict: TypeAlias = Answered | Accept
 
 
-def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
+def judge_post(pane_id: str, post: InboundPost, traces: Traces | CorruptRecord) -> Verdict:
     """Judge a well-formed post, in the order of section 6.1."""
     assert post.delivery_id is not None
     assert post.binding is not None
     text = storable_text(post.text)
     asked = Asked(delivery_id=post.delivery_id, pane_id=pane_id, binding=post.binding, fingerprint=fingerprint_of(text))
+    if isinstance(traces, CorruptRecord):
+        return Answered(unreadable(asked, traces))
     if traces.abandoned:
         return Answered(uncertain(asked, ABANDONED))
     if traces.binding is None:
@@ -165,8 +172,10 @@ def judge_post(pane_id: str, post: InboundPost, traces: Traces) -> Verdict:
     return Accept(asked, text)
 
 
-def judge_lookup(asked: Asked, traces: Traces) -> Answered:
+def judge_lookup(asked: Asked, traces: Traces | CorruptRecord) -> Answered:
     """Judge a lookup by section 6.2; it reads, and at most clears the fence of what it finds accepted."""
+    if isinstance(traces, CorruptRecord):
+        return Answered(unreadable(asked, traces))
     if traces.abandoned:
         return Answered(uncertain(asked, ABANDONED))
     if asked.binding != traces.binding:
@@ -190,6 +199,21 @@ def accepted_exactly(asked: Asked, traces: Traces) -> bool:
         and tombstone is not None
         and asked.is_of(tombstone)
     )
+
+
+def unpublished(
+    fence: FenceRecord, traces: Traces | CorruptRecord, runs: Sequence[RunRecord]
+) -> AcceptanceRecord | None:
+    """What a restart has to publish: the acceptance of the pending original that has no run yet (section 7, s4).
+
+    None also where any of its evidence cannot be read or does not fit: then nothing shows that it was not published.
+    """
+    if isinstance(traces, CorruptRecord) or runs:
+        return None
+    asked = Asked(
+        delivery_id=fence.delivery_id, pane_id=fence.pane_id, binding=fence.binding, fingerprint=fence.fingerprint
+    )
+    return traces.acceptance if accepted_exactly(asked, traces) else None
 
 
 # -- receipts ------------------------------------------------------------------------------------------------------
@@ -228,6 +252,11 @@ def uncertain(asked: Asked, detail: str) -> Receipt:
     return _stopped(asked, Stop.UNCERTAIN, detail)
 
 
+def unreadable(asked: Asked, damage: CorruptRecord) -> Receipt:
+    """What could say whether this was accepted cannot be read, which is never taken for its not being there."""
+    return uncertain(asked, f"evidence cannot be read: {damage}")
+
+
 def _stopped(asked: Asked, stop: Stop, detail: str) -> Receipt:
     return evolve(stored(asked), received=False, stage=None, stop=stop, detail=detail)
 
@@ -235,6 +264,11 @@ def _stopped(asked: Asked, stop: Stop, detail: str) -> Receipt:
 def no_dispatcher(asked: Asked) -> Receipt:
     """There is nobody who could run its turn, and nothing was written."""
     return _stopped(asked, Stop.UNAVAILABLE, "this runtime has no dispatcher")
+
+
+def too_many(asked: Asked, turns: int) -> Receipt:
+    """So many turns of the pane have not ended that its turn is not taken, and nothing was written."""
+    return _stopped(asked, Stop.UNAVAILABLE, f"{turns} messages of this pane wait for the end of their turn already")
 
 
 def stored(asked: Asked) -> Receipt:

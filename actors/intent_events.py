@@ -1,7 +1,7 @@
 """What can happen to an intent: one small frozen class an event.  Pure.
 
-Which of them is possible when, and what it does to the row, is `intent_state.TABLE`; the sections named here are those
-of protocol-intent.md.  The first sentence of each is what README says of it.
+Which of them is possible when is `intent_state.TABLE`, and what each does to the row is in `intent_changes`; the
+sections named here are those of protocol-intent.md.  The first sentence of each is what README says of it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "BindSoft",
     "Coalesce",
     "CompleteBatch",
+    "DeliveringEvent",
     "Discard",
     "DivergeTopology",
     "Exhaust",
@@ -32,8 +33,10 @@ __all__ = [
     "Prepare",
     "Rearm",
     "Rebind",
+    "ReconcilingEvent",
     "RequireRecovery",
     "Resolve",
+    "RestartEvent",
     "Supersede",
 ]
 
@@ -180,25 +183,13 @@ class Discard:
     approval: str = field(repr=False)
 
 
-IntentEvent: TypeAlias = (
-    Coalesce
-    | Supersede
-    | BindSoft
-    | BeginUnattended
-    | Plan
-    | Prepare
-    | RequireRecovery
-    | DivergeTopology
-    | Resolve
-    | Offer
-    | Rebind
-    | MarkDelivered
-    | CompleteBatch
-    | Acknowledge
-    | AcknowledgeRecovered
-    | BindRestart
-    | AcceptHandshake
-    | Exhaust
-    | Rearm
-    | Discard
+ReconcilingEvent: TypeAlias = (
+    Coalesce | Supersede | BindSoft | BeginUnattended | Plan | Prepare | RequireRecovery | DivergeTopology | Resolve
 )
+"""From the detection to the payload, or to a state that has none."""
+DeliveringEvent: TypeAlias = Offer | Rebind | MarkDelivered | CompleteBatch | Acknowledge | AcknowledgeRecovered
+"""The payload on its way into a batch of the live process, and every acknowledgement."""
+RestartEvent: TypeAlias = BindRestart | AcceptHandshake | Exhaust | Rearm | Discard
+"""The payload on its way into a replacement process."""
+
+IntentEvent: TypeAlias = ReconcilingEvent | DeliveringEvent | RestartEvent

@@ -18,7 +18,8 @@ state together with the shape of its proof (protocol-intent.md section 1.4):
 
 `TABLE` names every (code, event) that exists and the code it leads to; a pair that is absent does not exist and
 `transition` raises.  `step` is a transition with all that is written beside the row.  The events are in
-`intent_events`; what a call or a report of a harness amounts to, given the row, is judged in `intent_verdicts`.
+`intent_events`, what each sets in the row in `intent_changes`, what followers hear of it in `intent_news`; what a call
+or a report of a harness amounts to, given the row, is judged in `intent_verdicts`.
 
 Nothing here knows of the store, time or randomness: `now` and fresh ids arrive in the events.  The mutation that
 carries a new row is guarded by the row's revision, so a decision made on an older row cannot be committed.
@@ -26,13 +27,13 @@ carries a new row is guarded by the row's revision, so a decision made on an old
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, assert_never
+from typing import Final
 
 from attrs import frozen
 
+from fencepost.actors.intent_changes import changes
 from fencepost.actors.intent_events import (
     AcceptHandshake,
     Acknowledge,
@@ -56,7 +57,7 @@ from fencepost.actors.intent_events import (
     Resolve,
     Supersede,
 )
-from fencepost.actors.messages import ModelTurn
+from fencepost.actors.intent_news import news_of
 from fencepost.mailbox.errors import InvalidTransition
 from fencepost.mailbox.mutation import NewEvent
 from fencepost.mailbox.records import DeliveryMode, IntentRecord, IntentState, ProjectionRecord, Record
@@ -188,207 +189,10 @@ def transition(intent: IntentRecord, event: IntentEvent, now: int) -> IntentReco
             event=name,
             address=f"intent:{intent.intent_id}",
         )
-    return intent.next(**_changes(intent, event, now))
-
-
-_NO_SOFT_PROOF: Final[Mapping[str, None]] = {
-    "turn_id": None,
-    "turn_ordinal": None,
-    "batch_id": None,
-    "bound_at": None,
-    "batch_completed_at": None,
-    "payload_offered_at": None,
-}
-_NO_PROOF: Final[Mapping[str, None]] = {
-    **_NO_SOFT_PROOF,
-    "mode": None,
-    "incarnation_id": None,
-    "startup_delivery_id": None,
-    "handshake_at": None,
-}
-
-
-def _changes(intent: IntentRecord, event: IntentEvent, now: int) -> Mapping[str, object]:
-    """Which fields `event` sets.  One flat match, so that each row of section 5 to 7 can be read in one place."""
-    match event:
-        case Coalesce():
-            return {"kind": event.kind, "to_base": event.to_base, "classification_op": event.classification_op}
-        case Supersede():
-            return {"state": IntentState.SUPERSEDED, "reason": f"covered by intent {event.by_intent_id}"}
-        case BindSoft():
-            return {"state": IntentState.RECONCILING, **_soft(event.incarnation_id, event.turn, event.batch_id, now)}
-        case BeginUnattended():
-            return {"state": IntentState.RECONCILING}
-        case Plan():
-            return {"planned_op": event.planned_op, "starting_op": event.starting_op}
-        case Prepare():
-            return _prepared(event, now)
-        case RequireRecovery():
-            return {
-                "state": IntentState.RECOVERY_REQUIRED,
-                "reason": event.reason,
-                "bundle_path": event.bundle_path,
-                "bundle_fingerprint": event.bundle_fingerprint,
-                "recovery_details": event.details,
-            }
-        case DivergeTopology():
-            return {
-                "state": IntentState.TOPOLOGY_DIVERGED,
-                "reason": event.reason,
-                "recovery_details": event.details,
-            }
-        case Resolve():
-            state = IntentState.DETECTED if event.attended and intent.mode is None else IntentState.RECONCILING
-            return {"state": state, "resolution": event.resolution, "resolved_by": event.by}
-        case Offer():
-            return {"payload_offered_at": _first(intent.payload_offered_at, now)}
-        case Rebind():
-            return {
-                **_soft(str(intent.incarnation_id), event.turn, event.batch_id, now),
-                "batch_completed_at": None,
-                "payload_offered_at": now,
-                "soft_redeliveries": intent.soft_redeliveries + 1,
-            }
-        case MarkDelivered():
-            consumed = now if intent.batch_completed_at is not None else None
-            return {
-                "state": IntentState.DELIVERED,
-                "delivered_at": _first(intent.delivered_at, now),
-                "consumed_at": intent.consumed_at if consumed is None else _first(intent.consumed_at, consumed),
-            }
-        case CompleteBatch():
-            consumed = _first(intent.consumed_at, now) if intent.delivered_at is not None else None
-            return {"batch_completed_at": _first(intent.batch_completed_at, now), "consumed_at": consumed}
-        case Acknowledge():
-            return {**_acknowledged(intent.delivered_at, now), **_NO_PROOF}
-        case AcknowledgeRecovered():
-            # Delivered when the batch completed: that is when the harness had shown the model what it was given.
-            completed = intent.batch_completed_at
-            return {
-                **_acknowledged(completed, now),
-                "delivered_at": completed,
-                "consumed_at": completed,
-                **_NO_PROOF,
-            }
-        case BindRestart():
-            return {
-                **_NO_PROOF,
-                "mode": DeliveryMode.RESTART_STARTUP,
-                "incarnation_id": event.incarnation_id,
-                "startup_delivery_id": event.startup_delivery_id,
-            }
-        case AcceptHandshake():
-            return {
-                "state": IntentState.DELIVERED,
-                "delivered_at": _first(intent.delivered_at, now),
-                "consumed_at": _first(intent.consumed_at, now),
-                "handshake_at": now,
-            }
-        case Exhaust():
-            return {"exhausted_at": now, "approval": event.approval}
-        case Rearm():
-            return {"exhausted_at": None, "approval": None, "epoch": intent.epoch + 1, "soft_redeliveries": 0}
-        case Discard():
-            return {
-                **_acknowledged(intent.delivered_at, now),
-                "discarded": True,
-                "resolution": "discarded",
-                "exhausted_at": None,
-                "approval": None,
-                **_NO_PROOF,
-            }
-        case _:
-            assert_never(event)
-
-
-def _first(earlier: int | None, now: int) -> int:
-    """Times are written once: the first one keeps (section 10, invariant 9)."""
-    return now if earlier is None else earlier
-
-
-def _acknowledged(delivered_at: int | None, now: int) -> Mapping[str, object]:
-    """Never earlier than the delivery, even where the clock was set back between the two (invariant 10)."""
-    return {"state": IntentState.ACKNOWLEDGED, "acknowledged_at": max(now, delivered_at or now)}
-
-
-def _soft(incarnation_id: str, turn: ModelTurn, batch_id: str, now: int) -> Mapping[str, object]:
-    return {
-        "mode": DeliveryMode.SOFT_BATCH,
-        "incarnation_id": incarnation_id,
-        "turn_id": turn.id,
-        "turn_ordinal": turn.ordinal,
-        "batch_id": batch_id,
-        "bound_at": now,
-    }
-
-
-def _prepared(event: Prepare, now: int) -> Mapping[str, object]:
-    """Result, payload, anchor, time and state in one write; a leftover tuple of a retired process is cleared."""
-    result = event.result
-    return {
-        "state": IntentState.MATERIALIZED,
-        "result_op": result.result_op,
-        "workspace_commit": result.workspace_commit,
-        "payload": result.payload,
-        "payload_sha256": hashlib.sha256(result.payload).hexdigest(),
-        "anchor_change_id": result.anchor.change_id,
-        "anchor_commit_id": result.anchor.commit_id,
-        "anchor_op_id": result.anchor.op_id,
-        "prepared_at": now,
-        **({} if event.live else _NO_PROOF),
-    }
+    return intent.next(**changes(intent, event, now))
 
 
 # -- what follows from a transition ------------------------------------------------------------------------------
-
-_NEWS: Final[Mapping[type[IntentEvent], str]] = {
-    Coalesce: "intent.coalesced",
-    Supersede: "intent.superseded",
-    BindSoft: "intent.reconciling",
-    BeginUnattended: "intent.reconciling",
-    Prepare: "intent.materialized",
-    RequireRecovery: "intent.recovery_required",
-    DivergeTopology: "intent.topology_diverged",
-    Resolve: "intent.reconciling",
-    MarkDelivered: "intent.delivered",
-    CompleteBatch: "intent.batch_completed",
-    Acknowledge: "intent.acknowledged",
-    AcknowledgeRecovered: "intent.acknowledged",
-    AcceptHandshake: "intent.delivered",
-    Exhaust: "intent.exhausted",
-    Rearm: "intent.rearmed",
-    Discard: "intent.discarded",
-}
-"""What followers are told (contract G-6); an offer, a rebind and a bind of a replacement are no news of their own."""
-
-
-def news_of(event: IntentEvent, after: IntentRecord, now: int) -> tuple[NewEvent, ...]:
-    """The event followers see once `after` is durable."""
-    kind = _NEWS.get(type(event))
-    if kind is None:
-        return ()
-    if after.state is IntentState.DETECTED and isinstance(event, Resolve):
-        kind = "intent.detected"
-    data: dict[str, object] = {
-        "intent_id": after.intent_id,
-        "pane_id": after.pane_id,
-        "intent_seq": after.seq,
-        "state": after.state.value,
-    }
-    for name in ("incarnation_id", "batch_id", "payload_sha256"):
-        value = getattr(after, name)
-        if value is not None:
-            data[name] = value
-    match event:
-        case RequireRecovery() | DivergeTopology() | Supersede():
-            data["reason"] = after.reason
-        case Coalesce():
-            data["to_base"] = after.to_base
-        case AcknowledgeRecovered():
-            data["recovered"] = True
-        case _:
-            pass
-    return (NewEvent(kind=kind, address=f"intent:{after.intent_id}", at=now, data=data),)
 
 
 def owed_projection(before: IntentRecord, after: IntentRecord, now: int) -> tuple[ProjectionRecord, ...]:

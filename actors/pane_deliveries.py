@@ -77,7 +77,7 @@ class PaneDeliveries:
     async def _dispatch(self, envelope: Envelope, outbound: DeliveryDesk, inbound: InboundDesk) -> None:
         match envelope.message:
             case Deliver() as message:
-                await outbound.deliver(envelope, message)
+                await outbound.intake.deliver(envelope, message)
             case PollEvents() as message:
                 await outbound.seats.poll(envelope, message)
             case AcknowledgeEvent() as message:

@@ -14,7 +14,7 @@ import trio
 from lives import new_id
 from tape import Statement, Tape
 
-from fencepost.mailbox.stores.sqlite import schema_text
+from fencepost.mailbox.stores.sqlite_file import schema_text
 
 MUTATIONS_PER_COMMIT: Final = 64
 

@@ -17,6 +17,7 @@ import trio
 
 from fencepost.supervisor import Supervisor, open_supervisor
 from fencepost.supervisor.bridge.adapters.claude import PROVED_VERSIONS, ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.connections import Connections
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.limits import Limits, Stopping
@@ -53,7 +54,7 @@ async def occupied(supervisor: Supervisor, panes: dict[str, int]) -> tuple[Seats
 async def served(folder: Path, panes: dict[str, int], store: str) -> None:
     async with open_supervisor(store, options=RARELY) as supervisor:
         seats, occupants = await occupied(supervisor, panes)
-        adapter = ClaudeCodeAdapter(folder / "hook-spool", [folder / "projects"])
+        adapter = ClaudeCodeAdapter(Gate(folder / "hook-spool"), [folder / "projects"])
         bridge = Bridge(supervisor, seats, {adapter.harness: adapter}, stopping=Stopping())
         addresses = Addresses(("127.0.0.1", 0), ("127.0.0.1", 0), folder / "local.sock")
         beside = Connections(Listener.LOCAL, constant, Limits(), seats)

@@ -23,6 +23,7 @@ from fencepost.actors import (
     calls,
     delivery_calls,
     delivery_desk,
+    delivery_intake,
     delivery_native,
     delivery_operator,
     delivery_seats,
@@ -256,7 +257,7 @@ def delivery_transitions() -> tuple[list[str], set[str]]:
     """Return the calls about deliveries, and what else a pane commits of one."""
     messages = (getattr(delivery_calls, name) for name in delivery_calls.__all__)
     made = [message.CALL for message in messages if "CALL" in vars(message)]
-    desks = (delivery_desk, delivery_seats, delivery_native, delivery_operator, inbound_desk)
+    desks = (delivery_desk, delivery_intake, delivery_seats, delivery_native, delivery_operator, inbound_desk)
     source = "".join(map(inspect.getsource, desks))
     committing = r"(?:hear|_hear_of|end_unsent|_commit|_commit_first)"
     return made, set(re.findall(rf'\.{committing}\(\s*"(\w+)"', source)) - set(made)

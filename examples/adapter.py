@@ -1,7 +1,6 @@
 """An adapter for a harness whose prompt and calls share a `turn_id`, told by a restart only (docs/adapters.md)."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from attrs import evolve
 
@@ -19,8 +18,9 @@ Event = Mapping[str, object]
 class PlainAdapter:
     harness = "plain"
 
-    def __init__(self, spool: Path | None = None) -> None:
-        self._gate = Gate(spool)
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        gate.retell_by(self.harness, self._retell)
         self._echoes: dict[tuple[str, str, str], str] = {}  # bound it, for each pane: prompts are many
 
     def capabilities(self, _version: str | None) -> Capabilities:
@@ -30,7 +30,7 @@ class PlainAdapter:
         match kind_of(event):
             case "PreToolUse":
                 boundary = self._boundary(pane, incarnation_id, event)
-                decision = await self._gate.pre_tool_use(pane, boundary, wait_seconds, self._retell)
+                decision = await self._gate.pre_tool_use(pane, boundary, wait_seconds)
                 return answer_of(decision, boundary, verbatim=False)
             case "UserPromptSubmit" if not optional(event, "agent_id"):
                 await self._prompt(pane, incarnation_id, event)

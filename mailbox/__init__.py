@@ -11,7 +11,7 @@ from fencepost.mailbox._lazy import lazy_exports
 
 _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
     "fencepost.mailbox": ("ladder",),
-    "fencepost.mailbox.claim": ("fingerprint_of",),
+    "fencepost.mailbox.claim_record": ("fingerprint_of",),
     "fencepost.mailbox.claimed_sender": ("ClaimedSender", "Response", "SendReport", "Transport"),
     "fencepost.mailbox.errors": (
         "ActorCrashed",
@@ -51,7 +51,7 @@ _EXPORTS: Final[dict[str, tuple[str, ...]]] = {
 
 if TYPE_CHECKING:
     from fencepost.mailbox import ladder as ladder
-    from fencepost.mailbox.claim import fingerprint_of as fingerprint_of
+    from fencepost.mailbox.claim_record import fingerprint_of as fingerprint_of
     from fencepost.mailbox.claimed_sender import (
         ClaimedSender as ClaimedSender,
         Response as Response,

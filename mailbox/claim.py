@@ -1,4 +1,4 @@
-"""The pending claim of a bridge: what it says, what an answer of the service proves, and what follows.
+"""The pending claim of a bridge: what an answer of the service proves of it, and what follows.
 
 A bridge that hands a message to the service over HTTP may die, or lose the answer, at any step.  So before it sends
 it claims its (socket, pane): one durable record of the one message that may be under way.  While that stands nothing
@@ -12,60 +12,51 @@ what proves nothing leaves the claim where it is.
 
 The decisions are a table, `RULES`: one row for each thing that can be found out (protocol-delivery.md section 5).  The
 `judge_` functions say which row an answer belongs to, whatever the answer is.  `ClaimedSender` carries the rows out,
-`ClaimFiles` keeps the record.
+`claim_record` has the claim itself, and `ClaimFiles` keeps it.
 
 Standard library only.  Pure.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, NoReturn, Self, TypeAlias, TypeGuard
+from enum import Enum, StrEnum, auto
+from typing import Final, TypeAlias
 
-from fencepost.mailbox.delivery_ids import is_delivery_id, is_digest
-from fencepost.mailbox.errors import InvalidIdentifier
+from fencepost.mailbox.claim_record import TEXT_BYTES_MAX, Claim, fingerprint_of, fits, object_in
+from fencepost.mailbox.delivery_ids import is_digest
 from fencepost.mailbox.ladder import Reach, Stage, Stop
 from fencepost.mailbox.text import TOLD_MAX, storable_text, told
 
 __all__ = [
     "ABANDONED",
-    "CLAIM_BYTES_MAX",
     "RULES",
     "TEXT_BYTES_MAX",
+    "Blocked",
     "Claim",
     "ClaimState",
-    "CorruptClaim",
     "Finding",
     "Judged",
+    "Locked",
     "Outcome",
+    "Removed",
     "Response",
     "Rule",
     "Step",
-    "check_scope",
-    "decode_claim",
-    "encode_abandoned",
-    "encode_claim",
+    "Unwritable",
     "fingerprint_of",
     "judge_binding",
+    "judge_hindrance",
     "judge_post",
     "judge_receipt",
+    "judge_removal",
     "judge_text",
-    "scope_hash",
 ]
 
-TEXT_BYTES_MAX: Final = 1_048_576
-"""Bytes of UTF-8 that a message may have (contract D-32)."""
-CLAIM_BYTES_MAX: Final = 12 * TEXT_BYTES_MAX + 4_096
-"""Bytes that a claim may have: JSON can spell a character of two bytes with six, and one of four with twelve."""
 ABANDONED: Final = "abandoned, outcome unknown"
 
-_VERSION: Final = 1
-_PANE_ID: Final = re.compile(r"[ -~]{1,256}")  # `address.check_id` holds the same, but loads attrs
+_WIRE_VERSION: Final = 1
 _BODY_BYTES_MAX: Final = 1_048_576  # of an answer; more is no receipt of ours
 
 
@@ -81,137 +72,30 @@ Outcome: TypeAlias = "Response | Exception"
 """What became of a request: an answer, or what the transport raised."""
 
 
-# -- the record --------------------------------------------------------------------------------------------------
+# -- what a use of the claim's files can come to ------------------------------------------------------------------
 
 
-def fingerprint_of(text: str) -> str:
-    """SHA-256, in hex, of a message with its line ends unified and its outer blanks trimmed (contract DA-13).
-
-    A lone surrogate, which has no bytes, counts as U+FFFD.
-    """
-    trimmed = storable_text(text).replace("\r\n", "\n").replace("\r", "\n").strip()
-    return hashlib.sha256(trimmed.encode()).hexdigest()
+class Locked(Exception):  # noqa: N818 - becomes a report one frame up
+    """The lock is there."""
 
 
-def check_scope(scope: tuple[str, str]) -> tuple[str, str]:
-    """Return a (socket path, pane id) that can be one; raises `InvalidIdentifier` (contract G-14) or TypeError."""
-    if not isinstance(scope, tuple) or len(scope) != 2:
-        raise TypeError(f"a scope is a tuple of socket path and pane id, not {scope!r}")
-    socket_path, pane_id = scope
-    if not isinstance(socket_path, str) or not socket_path:
-        raise InvalidIdentifier("socket path", socket_path, "must be text that is not empty")
-    if not isinstance(pane_id, str) or not _PANE_ID.fullmatch(pane_id):
-        raise InvalidIdentifier("pane_id", pane_id)
-    return scope
+class Blocked(Exception):  # noqa: N818
+    """What is there cannot be read or trusted, so nothing may be sent."""
 
 
-def scope_hash(scope: tuple[str, str]) -> str:
-    """The name that the claim of a (socket path, pane id) has: the same for every bridge, restart and port."""
-    return hashlib.sha256(json.dumps(scope).encode("ascii")).hexdigest()
+class Unwritable(Exception):  # noqa: N818
+    """Nothing could be written, and nothing is in the way."""
 
 
-@dataclass(frozen=True)
-class Claim:
-    """The one message of a scope that may be under way."""
+class Removed(Enum):
+    """What a removal came to."""
 
-    delivery_id: str
-    binding: str
-    fingerprint: str
-    text: str
-
-    @classmethod
-    def of(cls, delivery_id: str, binding: str, text: str) -> Self:
-        """The claim of a message that `judge_text` let pass."""
-        text = storable_text(text)
-        return cls(delivery_id, binding, fingerprint_of(text), text)
+    REMOVED = auto()
+    NOT_THERE = auto()  # no claim, or a newer one of another delivery
+    ABANDONED = auto()  # its owner has given it up
 
 
-class CorruptClaim(ValueError):  # noqa: N818 - as `CorruptRecord`
-    """Bytes that no bridge can have written as a claim; the message says what is wrong with them."""
-
-
-def encode_claim(claim: Claim) -> bytes:
-    """Return the claim as one JSON object in UTF-8, its text legible (contract D-29)."""
-    return _encode(_members(claim))
-
-
-def encode_abandoned(claim: Claim, approval: str) -> bytes:
-    """Return what is kept of a claim that its owner gave up: all of it, and the owner's word (contract D-19)."""
-    return _encode({**_members(claim), "approval": storable_text(approval)})
-
-
-def _members(claim: Claim) -> dict[str, object]:
-    return {
-        "version": _VERSION,
-        "delivery_id": claim.delivery_id,
-        "binding": claim.binding,
-        "fingerprint": claim.fingerprint,
-        "text": claim.text,
-    }
-
-
-def _encode(members: Mapping[str, object]) -> bytes:
-    return json.dumps(members, ensure_ascii=False).encode()
-
-
-def decode_claim(data: bytes) -> Claim:
-    """Return the claim that these bytes are; raises `CorruptClaim` for everything a bridge would not have written."""
-    if len(data) > CLAIM_BYTES_MAX:
-        raise CorruptClaim(f"is longer than any claim, over {CLAIM_BYTES_MAX} bytes")
-    if not (data.startswith(b"{") and data.endswith(b"}")):
-        raise CorruptClaim("is not one JSON object from its first byte to its last")
-    try:
-        members = _object_in(data)
-    except ValueError as error:
-        raise CorruptClaim(f"is not a JSON object: {told(error):.200}") from error
-    expected = {"version", "delivery_id", "binding", "fingerprint", "text"}
-    if members.keys() != expected:
-        raise CorruptClaim(f"has other members: {', '.join(sorted(members.keys() ^ expected))!r:.300}")
-    if type(members["version"]) is not int or members["version"] != _VERSION:
-        raise CorruptClaim(f"has version {members['version']!r:.100}, this program knows {_VERSION}")
-    delivery_id = _matched(members, "delivery_id", is_delivery_id)
-    binding = _matched(members, "binding", is_digest)
-    fingerprint = _matched(members, "fingerprint", is_digest)
-    text = members["text"]
-    if not isinstance(text, str) or judge_text(text) is not None or storable_text(text) != text:
-        raise CorruptClaim("has a text that nobody would have sent")
-    if fingerprint_of(text) != fingerprint:
-        raise CorruptClaim("has a fingerprint that does not belong to its text")
-    return Claim(delivery_id, binding, fingerprint, text)
-
-
-def _matched(members: Mapping[str, object], name: str, is_one: Callable[[object], TypeGuard[str]]) -> str:
-    value = members[name]
-    if not is_one(value):
-        raise CorruptClaim(f"has the {name} {value!r:.100}")
-    return value
-
-
-def _object_in(data: bytes) -> dict[str, object]:
-    """Return the JSON object that `data` is.  Raises ValueError if it is none, or names a member twice."""
-    try:
-        value: object = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError("it is something else")  # noqa: TRY004 - damage, not misuse
-    return value
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("it names a member twice")
-    return members
-
-
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"JSON has no {word}")
-
-
-# -- the table (section 5) ---------------------------------------------------------------------------------------
+# -- the table (protocol-delivery.md section 5) ----------------------------------------------------------------------
 
 
 class ClaimState(StrEnum):
@@ -333,6 +217,9 @@ RULES: Final[Mapping[Finding, Rule]] = {
 }
 
 
+# -- which row -----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Judged:
     """The row that an outcome belongs to, and what it told: the binding, or more about why."""
@@ -349,7 +236,7 @@ class Judged:
 
 def judge_text(text: str) -> Judged | None:
     """Say why a text is not sent at all, or None (contract D-32, DA-15)."""
-    if len(text) > TEXT_BYTES_MAX or len(storable_text(text).encode()) > TEXT_BYTES_MAX:
+    if not fits(text):
         return Judged(Finding.TEXT_TOO_LARGE)
     return None if text.strip() else Judged(Finding.TEXT_BLANK)
 
@@ -403,6 +290,21 @@ def judge_receipt(claim: Claim, fingerprint: str, outcome: Outcome) -> Judged:
     return Judged(Finding.RECEIPT_STORED_OTHER_TEXT, f"the original is {claim.delivery_id}")
 
 
+def judge_hindrance(hindrance: Locked | Blocked | Unwritable) -> Judged:
+    """Say which row a claim's files came to that could not be used, so that nothing was read or sent."""
+    if isinstance(hindrance, Locked):
+        return Judged(Finding.LOCKED, str(hindrance))
+    return Judged(Finding.CORRUPT if isinstance(hindrance, Blocked) else Finding.UNWRITABLE, str(hindrance))
+
+
+def judge_removal(judged: Judged, came_of_it: Removed | Locked | Blocked | Unwritable) -> Judged:
+    """Say which row an answer comes to once its claim was to be removed: what stands and cannot be removed is told."""
+    if isinstance(came_of_it, Removed):
+        return Judged(Finding.ABANDONED) if came_of_it is Removed.ABANDONED else judged
+    # What the service said must not be told while the claim still stands; it can be asked again.
+    return Judged(Finding.NOT_CLEARED, str(came_of_it))
+
+
 def _exact_receipt(claim: Claim, response: Response) -> tuple[str, str | None] | None:
     """Return the word and the detail of a receipt for exactly this claim, or None for anything else (D-28, DA-16)."""
     members = _versioned(response)
@@ -426,8 +328,8 @@ def _versioned(response: Response) -> dict[str, object]:
     if not _succeeded(response) or len(response.body) > _BODY_BYTES_MAX:
         return {}
     try:
-        members = _object_in(response.body)
+        members = object_in(response.body)
     except ValueError:
         return {}
     version = members.get("version")
-    return members if type(version) is int and version == _VERSION else {}
+    return members if type(version) is int and version == _WIRE_VERSION else {}

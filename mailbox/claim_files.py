@@ -23,11 +23,11 @@ import stat
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
-from fencepost.mailbox.claim import (
+from fencepost.mailbox.claim import Blocked, Locked, Removed, Unwritable
+from fencepost.mailbox.claim_record import (
     CLAIM_BYTES_MAX,
     Claim,
     CorruptClaim,
@@ -37,7 +37,7 @@ from fencepost.mailbox.claim import (
     scope_hash,
 )
 
-__all__ = ["Blocked", "ClaimFiles", "Locked", "Removed", "Unwritable"]
+__all__ = ["ClaimFiles"]
 
 FOLDER: Final = "inbound-receipts"
 LOCK_WAIT_SECONDS: Final = 0.5
@@ -46,26 +46,6 @@ _LOCK_POLL_SECONDS: Final = 0.005
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO in its place must not hold us up
 _OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Locked(Exception):  # noqa: N818 - becomes a report one frame up
-    """The lock is there."""
-
-
-class Blocked(Exception):  # noqa: N818
-    """What is there cannot be read or trusted, so nothing may be sent."""
-
-
-class Unwritable(Exception):  # noqa: N818
-    """Nothing could be written, and nothing is in the way."""
-
-
-class Removed(Enum):
-    """What a removal came to."""
-
-    REMOVED = auto()
-    NOT_THERE = auto()  # no claim, or a newer one of another delivery
-    ABANDONED = auto()  # its owner has given it up
 
 
 class ClaimFiles:

@@ -10,6 +10,7 @@ are wrong raise, before anything is done.  Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable
@@ -18,20 +19,24 @@ from pathlib import Path
 from typing import Protocol
 
 from fencepost.mailbox.claim import (
-    Claim,
+    Blocked,
     Finding,
     Judged,
+    Locked,
     Outcome,
+    Removed,
     Response,
     Step,
-    check_scope,
-    fingerprint_of,
+    Unwritable,
     judge_binding,
+    judge_hindrance,
     judge_post,
     judge_receipt,
+    judge_removal,
     judge_text,
 )
-from fencepost.mailbox.claim_files import Blocked, ClaimFiles, Locked, Removed, Unwritable
+from fencepost.mailbox.claim_files import ClaimFiles
+from fencepost.mailbox.claim_record import Claim, check_scope, fingerprint_of
 from fencepost.mailbox.delivery_ids import check_delivery_id
 from fencepost.mailbox.ladder import Stage, Stop
 
@@ -116,7 +121,7 @@ class ClaimedSender:
             held = self._held()
             return self._send(text) if held is None else self._ask_about(held, text)
         except (Locked, Blocked, Unwritable) as error:
-            return _report(_in_the_way(error))
+            return _report(judge_hindrance(error))
 
     def pending(self) -> SendReport | None:
         """Find out what became of the message that is under way; None if there is none.
@@ -128,7 +133,7 @@ class ClaimedSender:
             held = self._held()
             return None if held is None else self._ask_about(held, held.text)
         except (Locked, Blocked, Unwritable) as error:
-            return _report(_in_the_way(error))
+            return _report(judge_hindrance(error))
 
     def settle(self, delivery_id: str, approval: str) -> SendReport:
         """Give up on a claim that nothing resolves, on the owner's word, and free the scope (D-19, section 12 D4).
@@ -182,18 +187,18 @@ class ClaimedSender:
         """Do to the held claim what the row says, and report."""
         if judged.rule.step is Step.REFRESH:
             self._refresh()
-        clearing = judged.rule.step is Step.CLEAR
-        try:
-            if clearing:
-                abandoned = self._files.remove(claim.delivery_id) is Removed.ABANDONED
-            else:
-                abandoned = self._files.was_abandoned(claim.delivery_id)
-        except (Blocked, Locked, Unwritable) as error:
-            # What the service said must not be told while the claim still stands; it can be asked again.
-            judged = Judged(Finding.NOT_CLEARED, str(error)) if clearing else judged
-        else:
-            judged = Judged(Finding.ABANDONED) if abandoned else judged
+        if judged.rule.step is Step.CLEAR:
+            return _report(judge_removal(judged, self._remove(claim.delivery_id)), claim)
+        with contextlib.suppress(Blocked):
+            if self._files.was_abandoned(claim.delivery_id):
+                judged = Judged(Finding.ABANDONED)
         return _report(judged, claim)
+
+    def _remove(self, delivery_id: str) -> Removed | Locked | Blocked | Unwritable:
+        try:
+            return self._files.remove(delivery_id)
+        except (Blocked, Locked, Unwritable) as hindrance:
+            return hindrance
 
     def _read(self, ask: Callable[[], Response]) -> Outcome:
         """Make a request that sends nothing; once more where the service has moved."""
@@ -220,13 +225,6 @@ def _asked(ask: Callable[[], Response]) -> Outcome:
     if isinstance(response, Response) and isinstance(response.status, int) and isinstance(response.body, bytes):
         return response
     return TypeError(f"the transport returned {type(response).__name__}, not a Response of int and bytes")
-
-
-def _in_the_way(error: Locked | Blocked | Unwritable) -> Judged:
-    """The row for files that could not be used."""
-    if isinstance(error, Locked):
-        return Judged(Finding.LOCKED, str(error))
-    return Judged(Finding.CORRUPT if isinstance(error, Blocked) else Finding.UNWRITABLE, str(error))
 
 
 def _report(judged: Judged, claim: Claim | None = None) -> SendReport:

@@ -12,9 +12,13 @@ TOLD_MAX = 2_000
 
 
 def told(error: BaseException) -> str:
-    """What somebody else's exception says of itself, as text that can be stored, whatever its `repr` does."""
+    """What somebody else's exception says of itself, as text that can be stored, whatever its `repr` does.
+
+    One that says which text could not be encoded shows that text in its `repr`; here it says where in it, and no more.
+    """
     try:
-        return storable_text(repr(error))[:TOLD_MAX]
+        said = f"{type(error).__name__}({str(error)!r})" if isinstance(error, UnicodeError) else repr(error)
+        return storable_text(said)[:TOLD_MAX]
     except Exception:  # noqa: BLE001 - a bridge's class may do anything here
         return f"<{type(error).__name__} that cannot show itself>"
 

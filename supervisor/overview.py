@@ -44,12 +44,14 @@ __all__ = [
     "Look",
     "PaneLine",
     "Standing",
+    "UnresolvedDelivery",
     "calls_placed",
     "fleet",
     "fleet_within",
     "incarnations_kept",
     "members_from",
     "pane_line",
+    "unresolved_delivery",
 ]
 
 R = TypeVar("R", bound=Record)
@@ -284,6 +286,26 @@ def _batch(reader: StoreReader, batch: BatchRecord) -> BatchLine:
         cancelling=batch.cancel_requested_at is not None,
         started_at=batch.started_at,
     )
+
+
+@frozen(kw_only=True)
+class UnresolvedDelivery:
+    """A message that left for a pane and was not heard of again; `session_id` is the native one it went to, if any."""
+
+    delivery_id: str
+    mechanism: str
+    session_id: str | None
+
+
+def unresolved_delivery(reader: StoreReader, pane_id: str, mechanism: str) -> UnresolvedDelivery | None:
+    """The delivery by that mechanism which fences the pane; blocks for one query.
+
+    Raises `CorruptRecord` where a row of these cannot be read, which may be one, and `StoreFault`.
+    """
+    found = reader.select(Query(DeliveryRecord, {"pane_id": pane_id, "mechanism": mechanism, "resolved_at": None}))
+    if not found:
+        return None
+    return UnresolvedDelivery(delivery_id=found[0].delivery_id, mechanism=mechanism, session_id=found[0].session_id)
 
 
 def _deliveries(look: Look, pane_id: str) -> list[DeliveryLine]:

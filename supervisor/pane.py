@@ -42,7 +42,7 @@ from fencepost.mailbox.records import BatchMode
 from fencepost.mailbox.text import storable_text
 from fencepost.supervisor.arguments import free_text, require, seconds
 from fencepost.supervisor.tool_batch import ToolBatch
-from fencepost.supervisor.views import batch_records, intent_views, result_entries
+from fencepost.supervisor.views import batch_records, intent_views, passed_without_turn, result_entries
 
 if TYPE_CHECKING:
     from fencepost.supervisor.runtime import Runtime
@@ -165,6 +165,14 @@ class Pane:
     async def intents(self) -> list[IntentView]:
         """All intents of this pane, oldest first, as stored behind every earlier call."""
         return await self._runtime.call(intent_views, self._runtime.line, self.pane_id)
+
+    async def passed_without_turn(self, incarnation_id: str) -> list[str]:
+        """The ids of the batches that this incarnation was let pass without a turn, stored behind every earlier call.
+
+        For an adapter: one of them may still run, and be of the same model message as a call whose turn is proved.
+        """
+        check_id("incarnation_id", incarnation_id)
+        return await self._runtime.call(passed_without_turn, self._runtime.line, self.pane_id, incarnation_id)
 
     # -- tools --
 

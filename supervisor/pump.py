@@ -7,6 +7,8 @@ complete, and only then acknowledges exactly that id.  What was written is deliv
     write fails       stop: no acknowledgement, nothing further of the page, no further poll
     acknowledgement   lost, refused or denied: stop, without a second write
 
+`pump_state` says which step follows which; this shell carries the steps out.
+
 A stopped pump stays stopped, because it cannot tell what the other side has; a new one (a new process, say) polls
 afresh and replays nothing.  The same under trio and asyncio.
 """
@@ -22,6 +24,7 @@ import trio
 from attrs import frozen
 
 from fencepost.actors.delivery_messages import MailboxEvent
+from fencepost.supervisor.pump_state import CameOf, PumpState, PumpStep, after
 
 __all__ = ["ChannelPump", "NotificationSink", "PumpSource", "PumpStopped"]
 
@@ -68,10 +71,8 @@ class ChannelPump:
         self._sink = sink
         self._wait_seconds = wait_seconds
         self._retry_seconds = retry_seconds
-        self._written: set[str] = set()
+        self._state = PumpState()
         self._stopped: PumpStopped | None = None
-        self._refreshed = False
-        """Whether the last thing that was done was to refresh the link."""
 
     async def run(self) -> PumpStopped:
         """Carry events until one cannot be carried, and return which and why; run again, it returns that at once.
@@ -79,49 +80,51 @@ class ChannelPump:
         Cancelled between two events it may be run again; cancelled within one it is stopped for good.
         """
         while self._stopped is None:
-            for event in await self._poll():
-                if not await self._carry(event):
-                    break
+            match self._state.step:
+                case PumpStep.POLL:
+                    await self._poll()
+                case PumpStep.REFRESH:
+                    await self._refresh()
+                case PumpStep.WRITE | PumpStep.ACKNOWLEDGE:
+                    await self._carry()
+                case _:
+                    await _pause(self._retry_seconds)
+                    self._state = after(self._state, CameOf.DONE)
         return self._stopped
 
-    async def _poll(self) -> Sequence[MailboxEvent]:
-        """The next page; nothing, after a pause, where the poll failed before anything was handed over."""
+    async def _poll(self) -> None:
         try:
             page = await self._source.poll(self._wait_seconds)
         except ConnectionRefusedError:
-            await self._refresh()
-            return ()
+            self._state = after(self._state, CameOf.REFUSED)
         except Exception:  # noqa: BLE001 - whatever a poll dies of, it handed nothing over
-            await _pause(self._retry_seconds)
-            return ()
-        self._refreshed = False
-        return page
+            self._state = after(self._state, CameOf.FAILED)
+        else:
+            self._state = after(self._state, CameOf.DONE, page)
 
     async def _refresh(self) -> None:
-        """Find the service again and poll at once; a link that is refused again right after that is given a pause."""
-        if self._refreshed:
-            await _pause(self._retry_seconds)
-        self._refreshed = True
         try:
             await self._source.refresh()
         except Exception:  # noqa: BLE001 - it is not there yet
-            await _pause(self._retry_seconds)
+            self._state = after(self._state, CameOf.FAILED)
+        else:
+            self._state = after(self._state, CameOf.DONE)
 
-    async def _carry(self, event: MailboxEvent) -> bool:
-        """Write one event and acknowledge it; whatever goes wrong on the way stops the pump for good."""
+    async def _carry(self) -> None:
+        """Write the event, or acknowledge it; whatever goes wrong with that stops the pump for good."""
+        event = self._state.event
         try:
-            if event.event_id not in self._written:
-                self._written.add(event.event_id)  # before the write: there is no second one, however it ends
+            if self._state.step is PumpStep.WRITE:
                 await self._sink.write(event)
-            if await self._source.acknowledge(event.event_id) is not True:
+            elif await self._source.acknowledge(event.event_id) is not True:
                 raise ConnectionError(f"the service did not say that {event.event_id} is acknowledged")
-        except Exception as cause:  # noqa: BLE001 - the event may or may not have got through
-            self._stopped = PumpStopped(event.event_id, cause)
-            return False
         except BaseException as cause:
+            self._state = after(self._state, CameOf.FAILED)
             self._stopped = PumpStopped(event.event_id, cause)
-            raise
-        return True
+            if not isinstance(cause, Exception):
+                raise
+        else:
+            self._state = after(self._state, CameOf.DONE)
 
 
 async def _pause(seconds: float) -> None:

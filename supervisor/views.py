@@ -14,6 +14,8 @@ from fencepost.mailbox.errors import InvalidIdentifier, InvalidTransition
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.query import NOT_NULL, Above, Query, only
 from fencepost.mailbox.records import (
+    AdmissionDecision,
+    AdmissionRecord,
     BatchRecord,
     CallRecord,
     EntryRecord,
@@ -23,7 +25,7 @@ from fencepost.mailbox.records import (
     TriggerRecord,
 )
 
-__all__ = ["batch_records", "call_views", "intent_view", "intent_views", "result_entries"]
+__all__ = ["batch_records", "call_views", "intent_view", "intent_views", "passed_without_turn", "result_entries"]
 
 
 async def intent_views(line: MutationLine, pane_id: str) -> list[IntentView]:
@@ -66,6 +68,13 @@ def _views(loaded: Sequence[Sequence[Record]]) -> list[IntentView]:
 def _attempts(intent: IntentRecord, starts: list[IncarnationRecord]) -> int:
     """Counted from the incarnation rows of the intent's current epoch (section 7.5)."""
     return sum((start.startup_intent_id, start.startup_epoch) == (intent.intent_id, intent.epoch) for start in starts)
+
+
+async def passed_without_turn(line: MutationLine, pane_id: str, incarnation_id: str) -> list[str]:
+    """The ids of the batches that this incarnation of the pane was let pass without a turn."""
+    where = {"incarnation_id": incarnation_id, "turn_id": "", "pane_id": pane_id, "decision": AdmissionDecision.PASS}
+    (found,) = await line.load(Query(AdmissionRecord, where))
+    return [row.batch_id for row in found]
 
 
 async def batch_records(line: MutationLine, pane_id: str, only_open: bool = False) -> list[BatchRecord]:

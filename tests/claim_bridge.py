@@ -23,7 +23,7 @@ from typing import Any
 from claim_service import SCOPE, binding_body, receipt_body
 
 from fencepost.mailbox import ClaimedSender, Response
-from fencepost.mailbox.claim import decode_claim, fingerprint_of
+from fencepost.mailbox.claim_record import decode_claim, fingerprint_of
 
 CALLS = ("open", "mkdir", "write", "fsync", "link", "rename", "unlink")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 
 import pytest
@@ -70,6 +71,14 @@ def test_the_bridge_is_built_on_public_names() -> None:
     parts = {name: path for name, path in modules().items() if name.startswith("fencepost.supervisor.bridge")}
     assert len(parts) > 50
     assert {name: found for name, path in parts.items() if (found := inner(name, imports_of(name, path)))} == {}
+
+
+def test_the_map_of_the_bridge_has_every_part_once_and_no_other() -> None:
+    folder = modules()["fencepost.supervisor.bridge"].parent
+    parts = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    story = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
+    mapped = re.findall(r"^ {8}(\w+)|; (\w+):", story, re.MULTILINE)
+    assert sorted("".join(names) for names in mapped) == sorted(parts - {"__init__"})
 
 
 @pytest.mark.parametrize(

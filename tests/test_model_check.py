@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from model_check import cli, delivery_world
+from model_check import cli, delivery_world, pump_world
 from model_check.cli import BOUNDS, caught, main
+from model_check.delivery_faults import DELIVERY_FAULTS, QUICK, caught_delivery, explored
 from model_check.faults import FAULTS, deliberate
+from model_check.outlets import Broken
 from model_check.search import Found, explore
 from model_check.story import told
 from model_check.world import World
@@ -57,6 +59,61 @@ def test_a_deliberate_mistake_lasts_no_longer_than_its_context():
         with deliberate(name):
             pass
     assert explore(World(BOUNDS["tiny"]._replace(faults=0))).counterexample is None
+
+
+@pytest.mark.parametrize("world", QUICK, ids=str)
+def test_10_10_and_10_11_and_10_12_every_interleaving_of_a_small_world_of_deliveries(world):
+    found = explored(world)
+    assert found.states > 1_000
+    assert found.ends > 100 or world.foreign, "a service of another make never says how a delivery ended"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", pump_world.WORLDS, ids=str)
+def test_10_10_and_10_11_and_10_12_every_interleaving_of_pumps_and_a_mailbox(world):
+    assert explored(world).states > 1_000
+
+
+def test_the_worlds_of_deliveries_have_every_kind_of_damage():
+    assert {world.mechanism for world in pump_world.WORLDS if world.unreadable_max} == {"fleet_seat", "head_seat"}
+    assert {len(world.wanted) for world in delivery_world.WORLDS if world.unreadable_max} == {1, 2}
+
+
+@pytest.mark.parametrize("fault", DELIVERY_FAULTS.values(), ids=DELIVERY_FAULTS)
+def test_a_deliberate_mistake_in_deliveries_is_caught_by_its_law(fault):
+    assert str(caught_delivery(fault)).startswith(f"{fault.law}: ")
+
+
+def test_laws_10_to_12_have_each_several_deliberate_mistakes():
+    laws = [fault.law for fault in DELIVERY_FAULTS.values()]
+    assert {law: laws.count(law) >= 3 for law in set(laws)} == {10: True, 11: True, 12: True}
+
+
+def test_a_mistake_in_deliveries_lasts_no_longer_than_its_context():
+    for fault in DELIVERY_FAULTS.values():
+        with fault.deliberate():
+            pass
+    assert explored(QUICK[0]).states > 1_000
+
+
+def test_a_mistake_in_deliveries_is_told_with_the_way_to_it():
+    ran = CliRunner().invoke(main, ["--fault", "acknowledge-what-was-not-written"])
+    assert ran.exit_code == 1
+    assert ran.output == (
+        "a pump and a service of another make: 11: pump 0 acknowledges 'one', whose write it has not completed; "
+        "after pump 0 polls, the page (0,) arrives, pump 0 begins to write 'one', the write of pump 0 fails\n"
+    )
+
+
+def test_all_mistakes_in_deliveries_are_counted(monkeypatch):
+    missed = {"never-to-be-seen": DELIVERY_FAULTS["forget-what-was-written"]._replace(law=10)}
+    monkeypatch.setattr(cli, "FAULTS", {})
+    for faults, status, last in ({}, 0, "0 of 0"), (missed, 1, "0 of 1"):
+        monkeypatch.setattr(cli, "DELIVERY_FAULTS", faults)
+        monkeypatch.setattr(cli, "caught_delivery", lambda _fault: Broken("11: written twice"))
+        ran = CliRunner().invoke(main, ["--all-faults", "--quiet"])
+        assert ran.exit_code == status
+        assert ran.output.splitlines()[-1] == f"{last} deliberate faults in deliveries caught"
 
 
 def test_a_counterexample_is_told_in_numbered_sentences_with_codes():
@@ -128,4 +185,4 @@ def test_both_ways_to_name_faults_at_once_is_bad_usage():
 
 
 def test_the_faults_are_listed():
-    assert CliRunner().invoke(main, ["--list-faults"]).output.split() == list(FAULTS)
+    assert CliRunner().invoke(main, ["--list-faults"]).output.split() == [*FAULTS, *DELIVERY_FAULTS]

@@ -31,7 +31,8 @@ from delivery_scenarios import (
 from intent_scenarios import SCENARIOS
 from tool_scenarios import SCENARIOS as TOOL_SCENARIOS, Scenario as ToolScenario, World
 
-from fencepost.actors import delivery_state, inbound_state, intent_state, tool_results
+from fencepost.actors import delivery_state, inbound_state, intent_news, intent_state, tool_results
+from fencepost.actors.intent_events import IntentEvent
 from fencepost.mailbox import errors
 from fencepost.mailbox.records import CallStatus, Checkpoint
 from fencepost.mailbox.stores.store import SCHEMES
@@ -331,7 +332,7 @@ def words_of(*folders: str) -> Iterator[str]:
 
 
 def test_the_events_are_those_of_the_code() -> None:
-    assert set(intent_state._NEWS.values()) <= kinds_shown()
+    assert set(intent_news.NEWS.values()) <= kinds_shown()
     assert kinds_shown() <= set(words_of("actors", "supervisor"))
 
 
@@ -445,7 +446,7 @@ def test_what_is_called_exists(page: Path) -> None:
 
 def test_every_intent_event_is_a_class() -> None:
     rows = rows_under("Every transition there is; whatever is not in this table does not exist.", text_of(README))
-    assert [names_in(row[0])[0] for row in rows] == [event.__name__ for event in get_args(intent_state.IntentEvent)]
+    assert [names_in(row[0])[0] for row in rows] == [event.__name__ for event in get_args(IntentEvent)]
 
 
 def commands_shown() -> list[str]:

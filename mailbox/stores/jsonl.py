@@ -2,7 +2,8 @@
 
 The rows are in memory, as the memory store has them; the file is what makes them durable.  A batch is applied to the
 rows, encoded, and appended by one write and one sync; if that fails the rows go back, the file is cut back, and the
-store is over.  `jsonl_format` has the lines, `jsonl_replay` tells a torn end from damage, `jsonl_file` writes.
+store is over.  `jsonl_format` has the lines and `jsonl_changes` what they say, `jsonl_replay` tells a torn end from
+damage, `jsonl_file` writes.
 
 A row that is written again leaves its older line behind, dead.  When a mutation ends an operation (`ends_operation`)
 and dead bytes outweigh live ones, the log is compacted: all that is live is written to a new file, which then takes the
@@ -25,17 +26,9 @@ from attrs import define, field
 
 from fencepost.mailbox.errors import StoreFault
 from fencepost.mailbox.mutation import Mutation
+from fencepost.mailbox.stores.jsonl_changes import Change, Weights, encode_mutation, encode_trim
 from fencepost.mailbox.stores.jsonl_file import LogFile, NotReplaced
-from fencepost.mailbox.stores.jsonl_format import (
-    Change,
-    Header,
-    Weights,
-    base_lines,
-    encode_mutation,
-    encode_trim,
-    group_lines,
-    header_line,
-)
+from fencepost.mailbox.stores.jsonl_format import Header, base_lines, group_lines, header_line
 from fencepost.mailbox.stores.jsonl_replay import Replay
 from fencepost.mailbox.stores.laws import ends_operation
 from fencepost.mailbox.stores.ownership import take_lock

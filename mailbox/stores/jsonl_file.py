@@ -10,14 +10,11 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from fencepost.mailbox.errors import StoreFault
+from fencepost.mailbox.stores.ownership import PRIVATE
 
 __all__ = ["LogFile", "NotReplaced"]
-
-MODE: Final = 0o644
-"""The rights of a new log, less the process's umask; a log that replaces another has the other's."""
 
 
 class NotReplaced(Exception):  # noqa: N818 - never leaves the store
@@ -111,10 +108,9 @@ class LogFile:
     def _written_anew(self, lines: Iterable[bytes]) -> int:
         """Return the descriptor of a synced new file beside the log, or leave none."""
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        new = os.open(self._temporary, flags, MODE)
-        try:
-            if self._path.exists():
-                os.fchmod(new, stat.S_IMODE(self._path.stat().st_mode))
+        new = os.open(self._temporary, flags, PRIVATE)
+        try:  # a log that replaces another has the other's rights
+            os.fchmod(new, stat.S_IMODE(self._path.stat().st_mode) if self._path.exists() else PRIVATE)
             for line in lines:
                 _write(new, line)
             os.fsync(new)

@@ -24,17 +24,8 @@ from typing import BinaryIO
 
 from fencepost.mailbox.errors import CorruptRecord, StoreFault
 from fencepost.mailbox.records import Record
-from fencepost.mailbox.stores.jsonl_format import (
-    SEAL_BYTES,
-    Change,
-    Json,
-    Malformed,
-    Weights,
-    claims_later_group,
-    decode_change,
-    decode_header,
-    opened,
-)
+from fencepost.mailbox.stores.jsonl_changes import Change, Json, Malformed, Weights, decode_change
+from fencepost.mailbox.stores.jsonl_format import SEAL_BYTES, claims_later_group, decode_header, opened
 from fencepost.mailbox.stores.rows import Refusal, Rows
 
 __all__ = ["Replay"]

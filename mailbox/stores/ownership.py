@@ -10,10 +10,31 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Final
 
 from fencepost.mailbox.errors import StoreFault, StoreOwned
 
-__all__ = ["take_lock"]
+__all__ = ["PRIVATE", "make_private", "take_lock"]
+
+PRIVATE: Final = 0o600
+"""The rights of a store that is made: it holds what agents were told, and said.  Those of one that is there stay."""
+
+
+def make_private(path: Path) -> None:
+    """Make an empty file that only this user can read, whatever the umask; one that is there stays as it is.
+
+    Raises `StoreFault`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise StoreFault(f"{path}: {error}") from error
+    try:
+        os.fchmod(descriptor, PRIVATE)
+    finally:
+        os.close(descriptor)
 
 
 def take_lock(path: Path) -> int:
@@ -24,7 +45,7 @@ def take_lock(path: Path) -> int:
     """
     lock_path = path.with_name(f"{path.name}.lock")
     try:
-        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as error:
         raise StoreFault(f"{path}: cannot make the lock beside it: {error}") from error
     try:

@@ -248,6 +248,6 @@ def open_reader(url: str) -> StoreReader:
         from fencepost.mailbox.stores.jsonl_reader import JsonlReader
 
         return JsonlReader(Path(rest))
-    from fencepost.mailbox.stores.sqlite import SqliteReader
+    from fencepost.mailbox.stores.sqlite_reader import SqliteReader
 
     return SqliteReader(Path(rest))

@@ -29,15 +29,7 @@ import trio
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from fencepost.supervisor import (
-    ActorCrashed,
-    ActorQuarantined,
-    FencepostError,
-    MailboxClosed,
-    MailboxFull,
-    StoreFault,
-    Supervisor,
-)
+from fencepost.supervisor import Supervisor
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.answers import denial
@@ -46,9 +38,11 @@ from fencepost.supervisor.bridge.dashboard.browser import Visitor, identify_brow
 from fencepost.supervisor.bridge.dashboard.live import Stream
 from fencepost.supervisor.bridge.dashboard.pages import Visit, serve_page
 from fencepost.supervisor.bridge.dashboard.routes import PAGES
+from fencepost.supervisor.bridge.escaped import error_told
+from fencepost.supervisor.bridge.failures import EndedEarly, told
 from fencepost.supervisor.bridge.handler_table import HANDLERS
-from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, NotFound, ToolEndpoint
-from fencepost.supervisor.bridge.hook import NO_ANSWER
+from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call, Gone, ToolEndpoint
+from fencepost.supervisor.bridge.hook import refusal
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.routes import ROUTES, Listener, Match, match
@@ -88,13 +82,6 @@ class ConnectionState(Protocol):
     def claim(self, owner: str) -> bool:
         """The connection is this owner's from now on; False if he has too many."""
         ...
-
-
-class _Answer(Exception):  # noqa: N818 - ends a request early
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
 
 
 def create_app(
@@ -159,7 +146,8 @@ class ListenerApp:
             with cut:
                 response = await self._respond(request, found, seen)
             if cut.cancelled_caught:
-                response = _failed(found, request, 503, "the bridge is stopping")
+                stopping_answer = _failed(found, request, 503, "the bridge is stopping")
+                response = stopping_answer if request.if_cut is None else _response(request.if_cut)
         except Gone:
             return
         finally:
@@ -178,10 +166,10 @@ class ListenerApp:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's alone
             self._bridge.stopping.heard(error)
-            seen.error = ascii(error)[:300]
+            seen.error = error_told(error)
             if found.route.browser:
-                return _response(self._bridge.dashboard.failure(*_told(error)))
-            return _failed(found, request, *_told(error))
+                return _response(self._bridge.dashboard.failure(*told(error)))
+            return _failed(found, request, *told(error))
         return _response(answered)
 
     async def _serve(self, request: _Request, found: Match, seen: Seen) -> Answered:
@@ -192,16 +180,16 @@ class ListenerApp:
         owner = STRANGER if is_stranger else identity.pane_id or OPERATOR
         seen.ids = _ids(identity, found)
         if connection is not None and not is_stranger and not connection.claim(owner):
-            raise _Answer(429, "too many connections")
+            raise EndedEarly(429, "too many connections")
         if self._under_way[owner] >= self._bridge.limits.pane_connections_max:
-            raise _Answer(429, "too many requests at once")
+            raise EndedEarly(429, "too many requests at once")
         self._under_way[owner] += 1
         held = 0
 
         def hold(size: int) -> None:
             nonlocal held
             if self._held[owner] + size > self._bridge.limits.pane_bytes_max:
-                raise _Answer(429, "too many bytes at once")
+                raise EndedEarly(429, "too many bytes at once")
             held += size
             self._held[owner] += size
 
@@ -240,7 +228,7 @@ class ListenerApp:
                 if name == "message":
                     return 400, wire.rejected({}, str(error))
                 raise
-        call = Call(self._bridge, identity, found.parameters, request.query, members, request.left)
+        call = Call(self._bridge, identity, found.parameters, request.query, members, request.left, request.promise)
         return await HANDLERS[name](call)
 
     async def _parsed(self, body: bytes, owner: str) -> dict[str, object]:
@@ -273,6 +261,11 @@ class _Request:
         self.server: tuple[str, int | None] = scope.get("server") or ("", None)
         self.connection: ConnectionState | None = scope.get("state", {}).get(CONNECTION)
         self._is_read = False
+        self.if_cut: Answered | None = None
+
+    def promise(self, answered: Answered) -> None:
+        """From now on this is the answer if the request is cut off."""
+        self.if_cut = answered
 
     async def body(self, hold: Callable[[int], None]) -> bytes:
         """The whole body, each part counted by `hold`.  Ends the request with 413 or 408 if it is too large or slow."""
@@ -284,22 +277,22 @@ class _Request:
                 part: bytes = message.get("body", b"")
                 size += len(part)
                 if size > self._limits.body_bytes_max:
-                    raise _Answer(413, "the body is too large")
+                    raise EndedEarly(413, "the body is too large")
                 hold(len(part))
                 parts.append(part)
                 if not message.get("more_body", False):
                     self._is_read = True
                     return b"".join(parts)
-        raise _Answer(408, "the body took too long")
+        raise EndedEarly(408, "the body took too long")
 
     def _check_announced(self) -> None:
         for name, value in self.headers:
             if name != b"content-length":
                 continue
             if not value.isdigit():
-                raise _Answer(400, "the request is malformed")
+                raise EndedEarly(400, "the request is malformed")
             if len(value) > 15 or int(value) > self._limits.body_bytes_max:
-                raise _Answer(413, "the body is too large")
+                raise EndedEarly(413, "the body is too large")
 
     async def _next(self) -> Message:
         message = await self._receive()
@@ -367,7 +360,7 @@ def _failed(found: Match | None, request: _Request, status: int, detail: str) ->
     if not is_harness or status in {401, 403}:
         return _failure(status, detail)
     headers = {**_HEADERS, "connection": "close"}
-    return Response(denial(NO_ANSWER), 200, headers, "application/json")
+    return Response(denial(refusal(status)), 200, headers, "application/json")
 
 
 def _failure(status: int, detail: str) -> JSONResponse:
@@ -377,24 +370,3 @@ def _failure(status: int, detail: str) -> JSONResponse:
     if status in {401, 403, 408, 413, 429, 503}:
         headers["connection"] = "close"
     return _Json({"version": wire.VERSION, "error": detail}, status, headers)
-
-
-def _told(error: Exception) -> tuple[int, str]:
-    """The status and the fixed words for what went wrong; what came in is never repeated."""
-    match error:
-        case Denied() | _Answer():
-            return error.status, error.detail
-        case NotFound():
-            return 404, str(error)
-        case wire.Malformed():
-            return 400, str(error)
-        case StoreFault() | MailboxClosed() | MailboxFull() | ActorCrashed() | ActorQuarantined():
-            return 503, "the service cannot answer now"
-        case UnicodeDecodeError():
-            return 500, "the bridge failed"
-        case ValueError():  # InvalidIdentifier and PayloadTooLarge are some
-            return 400, "the request is malformed"
-        case FencepostError():
-            return 409, "the protocol has no such step"
-        case _:
-            return 500, "the bridge failed"

@@ -14,26 +14,22 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from attrs import field, frozen
 
 from fencepost.supervisor.bridge.peers import Process
+from fencepost.supervisor.bridge.private_files import Unsafe, create_private, read_private
 from fencepost.supervisor.bridge.routes import Listener
 from fencepost.supervisor.bridge.seats import Member, SeatRegistry
 
 __all__ = [
     "Denied",
     "Identity",
-    "Unsafe",
     "identify",
     "operator_token",
-    "private_folder",
     "read_operator_token",
-    "read_private",
-    "require_private_folder",
 ]
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -46,10 +42,6 @@ class Denied(Exception):  # noqa: N818 - the answer, not an error of ours
         super().__init__(detail)
         self.status = status
         self.detail = detail
-
-
-class Unsafe(Exception):  # noqa: N818
-    """A file or folder that must be private is not; the message says which, and what to do."""
 
 
 @frozen
@@ -103,35 +95,14 @@ def _bearer(headers: Headers) -> str:
     return token.strip(" ")
 
 
-# -- what must be private ----------------------------------------------------------------------------------------------
-
-
-def private_folder(path: Path) -> Path:
-    """Make a folder that only this user can enter, or see that it is one.  Raises `Unsafe` or OSError."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return require_private_folder(path)
-
-
-def require_private_folder(path: Path) -> Path:
-    """See that a folder can be entered by this user only.  Raises `Unsafe`, or OSError where there is none."""
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise Unsafe(f"{path} must be a folder of yours with mode 0700 (chmod 700)")
-    return path
+# -- the operator's token ----------------------------------------------------------------------------------------------
 
 
 def operator_token(path: Path) -> str:
     """The operator's token: read from its file, or made with it the first time.  Raises `Unsafe` or OSError."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return read_operator_token(path)
-    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - opened exclusively above
-        token = secrets.token_urlsafe(32)
-        file.write(f"{token}\n")
-        file.flush()
-        os.fsync(descriptor)
-    return token
+    if not os.path.lexists(path):
+        create_private(path, f"{secrets.token_urlsafe(32)}\n".encode())
+    return read_operator_token(path)
 
 
 def read_operator_token(path: Path) -> str:
@@ -140,13 +111,3 @@ def read_operator_token(path: Path) -> str:
     if len(token) < 32 or not token.isascii() or not token.isprintable():
         raise Unsafe(f"{path} holds no token; delete it, and a new one is made")
     return token
-
-
-def read_private(path: Path, bytes_max: int) -> bytes:
-    """The beginning of a file that only this user can read.  Raises `Unsafe`, or OSError where there is none."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise Unsafe(f"{path} must be a file of yours with mode 0600 (chmod 600)")
-        return file.read(bytes_max)

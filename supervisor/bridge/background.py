@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.supervisor.bridge.launchers.held import bridge_environment
+from fencepost.supervisor.bridge.private_files import open_private, private_folder
 
 __all__ = ["BridgeNotStarted", "ensure_served", "is_served"]
 
@@ -52,10 +53,10 @@ def ensure_served(folder: Path, options: Sequence[str] = ()) -> bool:
     folder = folder.absolute()
     if _another_listens(folder):
         return False
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     endpoints, log = folder / "endpoints.json", folder / "bridge.log"
     before = _seen(endpoints)
-    with open(log, "ab", opener=_private) as said:
+    with open(log, "ab", opener=open_private) as said:
         begun = said.tell()
         bridge = subprocess.Popen(  # noqa: S603 - this very program
             [sys.executable, "-P", "-c", _PROGRAM, "serve", "--folder", str(folder), *options],
@@ -110,7 +111,3 @@ def _seen(path: Path) -> tuple[int, int] | None:
 def _tail(path: Path, begun: int) -> str:
     said = path.read_bytes()[begun:][-_TAIL_BYTES:]
     return said.decode(errors="replace").strip() or "it said nothing"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -10,8 +10,6 @@ a bound; one that was cut off is no answer.  In HTTP/1.0, whose answers come in 
 from __future__ import annotations
 
 import json
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from attrs import field, frozen
 from fencepost.supervisor import MailboxEvent, Response
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.hook import CONNECT_AGAIN_SECONDS, status_of
+from fencepost.supervisor.bridge.private_files import read_private
 from fencepost.supervisor.bridge.routes import UUID
 
 __all__ = ["ClaimTransport", "Fleet", "Link", "Local", "MailboxSource"]
@@ -175,7 +174,8 @@ class Link:
         Raises OSError if the file is not there or not this user's alone, ValueError if it says nothing usable.
         """
         if self._endpoints is not None:
-            self.place = self.place.again(wire.versioned(wire.parse(_own_file(self._endpoints))))
+            said = read_private(self._endpoints, ENDPOINTS_BYTES_MAX)  # where it says the bridge is, a token is sent
+            self.place = self.place.again(wire.versioned(wire.parse(said)))
 
 
 async def _all_of(stream: trio.SocketStream) -> bytes:
@@ -191,16 +191,6 @@ async def _all_of(stream: trio.SocketStream) -> bytes:
 def _response(data: bytes) -> Response:
     head, _, body = data.partition(b"\r\n\r\n")
     return Response(status_of(head, len(body)), body)
-
-
-def _own_file(path: Path) -> bytes:
-    """The start of a file that only this user can have written: where it says the bridge is, a token is sent."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - opened without following a link
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{path} is not this user's alone")
-        return file.read(ENDPOINTS_BYTES_MAX)
 
 
 def _events(members: wire.Members, pane_id: str) -> list[MailboxEvent]:

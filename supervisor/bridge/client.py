@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit
 
-from fencepost.supervisor.bridge.auth import Unsafe, read_operator_token, read_private, require_private_folder
+from fencepost.supervisor.bridge.auth import read_operator_token
+from fencepost.supervisor.bridge.private_files import Unsafe, read_private, require_private_folder
 
 __all__ = [
     "BridgeStopping",
@@ -182,7 +183,7 @@ def store_kept_by(folder: Path) -> str | None:
     """The URL of the store that the bridge in `folder` serves, or served when it was killed; None: nothing tells."""
     try:
         told = json.loads(read_private(folder / "endpoints.json", _FILE_BYTES_MAX))
-    except (Unsafe, OSError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return None
     store = told.get("store") if isinstance(told, dict) else None
     return store if isinstance(store, str) else None

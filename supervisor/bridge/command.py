@@ -31,8 +31,9 @@ import trio
 from attrs import Factory, define, frozen
 
 from fencepost.supervisor import FencepostError
-from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
+from fencepost.supervisor.bridge.auth import operator_token
 from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.private_files import Unsafe, private_folder
 from fencepost.supervisor.bridge.program import Harnesses, OpenBridge, absolute_store, open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
@@ -78,7 +79,7 @@ def run(settings: Settings, say: Callable[[str], None], complain: Callable[[str]
     try:
         with logging_to(sys.stderr, settings.log_format, settings.log_level) as lines:
             trio.run(life.live, Telemetry(lines))
-    except (FencepostError, Unsafe, OSError, ValueError) as error:
+    except (FencepostError, OSError, ValueError) as error:
         complain(str(error))
         return NOT_STARTED if life.where is None else CUT
     if life.stopping.fault is not None:

@@ -29,6 +29,7 @@ from hypercorn.typing import ConnectionState, LifespanState
 from hypercorn.utils import parse_socket_addr
 
 from fencepost.supervisor.bridge.app import CONNECTION, Asgi
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.limits import Limits
 from fencepost.supervisor.bridge.peers import Process, peer_of
 from fencepost.supervisor.bridge.routes import Listener
@@ -93,7 +94,7 @@ class Connections:
                 bounded: Any = _BoundedStream(connection, self._limits.send_seconds)
                 await _Http11(self._app, self._config, self._context, state, bounded)
         except Exception as error:  # noqa: BLE001 - one connection's trouble is no other's
-            log.warning("%s: a connection failed: %s", self._listener, ascii(error)[:300])
+            log.warning("%s: a connection failed: %s", self._listener, error_told(error))
         finally:
             self._leave(connection)
             await trio.aclose_forcefully(stream)

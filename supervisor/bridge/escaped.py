@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-__all__ = ["escaped"]
+from typing import Final
+
+__all__ = ["error_told", "escaped"]
+
+_ERROR_MAX: Final = 300
+
+
+def error_told(error: BaseException) -> str:
+    """An exception in one line of ASCII for a log, cut to 300 characters.
+
+    One that says which text could not be encoded shows that text in its `repr`; here it says where in it, and no more.
+    """
+    told = f"{type(error).__name__}({str(error)!r})" if isinstance(error, UnicodeError) else repr(error)
+    return escaped(told).encode("ascii", "backslashreplace").decode()[:_ERROR_MAX]
 
 
 def escaped(text: str, *, keep: str = "") -> str:

@@ -15,23 +15,16 @@ from attrs import Factory, frozen
 from starlette.background import BackgroundTask
 from starlette.responses import Response
 
-from fencepost.supervisor import (
-    ActorCrashed,
-    ActorQuarantined,
-    Answer,
-    Pane,
-    Reason,
-    Refused,
-    StoreFault,
-    Supervisor,
-)
+from fencepost.supervisor import Answer, Pane, Reason, Refused, Supervisor
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.durably import durably
-from fencepost.supervisor.bridge.hook import NO_ANSWER
+from fencepost.supervisor.bridge.escaped import error_told
+from fencepost.supervisor.bridge.failures import NOT_NOW, NotFound, told as told_of
+from fencepost.supervisor.bridge.hook import refusal
 from fencepost.supervisor.bridge.limits import Limits, Stopping
 from fencepost.supervisor.bridge.routes import UUID
 from fencepost.supervisor.bridge.seats import NotThere, SeatRegistry, Seats
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
     from fencepost.supervisor.bridge.operator_api import Action
     from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 
-__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "NotFound", "ToolEndpoint"]
+__all__ = ["HANDLERS", "Answered", "Bridge", "Call", "Gone", "Handler", "ToolEndpoint"]
 
 T = TypeVar("T")
 
@@ -91,10 +84,6 @@ class Bridge:
         return await run()
 
 
-class NotFound(LookupError):  # noqa: N818 - the answer 404
-    """There is nothing of that name here."""
-
-
 class Gone(Exception):  # noqa: N818
     """The client left, so nobody is there to be answered."""
 
@@ -111,6 +100,8 @@ class Call:
     """The body's; empty where the route takes none."""
     left: Callable[[], Awaitable[None]]
     """Returns when the client has left."""
+    promise: Callable[[Answered], None]
+    """Is told what is answered if the request is cut off from now on; without that it is 503."""
 
     @property
     def pane(self) -> Pane:
@@ -243,7 +234,7 @@ async def hook(call: Call) -> Answered:
 async def _decided(call: Call, asked: wire.HookEvent) -> HookAnswer:
     adapter = call.bridge.adapters.get(asked.harness)
     if adapter is None:
-        raise wire.Malformed("no adapter for this harness")
+        raise NotFound("no adapter for this harness")
     wait_seconds = min(asked.wait_seconds, call.bridge.limits.hook_seconds_max)
     with call.bridge.telemetry.hook(call.pane.pane_id, asked) as observed:
         said = observed.answer = await call.unless_gone(
@@ -265,9 +256,10 @@ async def _plain_hook(call: Call, asked: wire.HookEvent) -> Answered:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, the call must not run
         call.bridge.stopping.heard(error)
-        log.warning("hook: %s", ascii(error)[:300])
+        log.warning("hook: %s", error_told(error))
         calls = asked.event.get("hook_event_name") == "PreToolUse"
-        return Response(denial(NO_ANSWER) if calls else b"{}", 200, media_type="application/json")
+        status, _ = told_of(error)
+        return Response(denial(refusal(status)) if calls else b"{}", 200, media_type="application/json")
     told = said.delivered
     report = None
     if told is not None:  # once the answer is on its way, as a hook program does once it has flushed
@@ -287,23 +279,25 @@ async def binding(call: Call) -> Answered:
     return 200, members if found.detail is None else {**members, "detail": found.detail}
 
 
-_NOBODY_KNOWS: Final = (ActorCrashed, ActorQuarantined, StoreFault)
-
-
 async def message(call: Call) -> Answered:
-    """`POST seats/{pane}/messages` (section 6.1): an exact answer travels with 200, only a malformed post with 400."""
+    """`POST seats/{pane}/messages` (section 6.1): an exact answer travels with 200, only a malformed post with 400.
+
+    Where nobody knows what became of the post, that is an exact answer too.
+    """
     try:
         post = wire.read_message(call.members)
         _check_ids(post.delivery_id, post.binding)
     except wire.Malformed as error:
         return 400, wire.rejected(call.members, str(error))
     call.identity.confirm()
+    fingerprint = wire.fingerprint_of(post.text)
+    nobody_knows = 200, wire.uncertain(post.delivery_id, post.binding, fingerprint, "the service could not finish")
+    call.promise(nobody_knows)
     try:
         return 200, wire.receipt(await call.pane.accept(post))
-    except _NOBODY_KNOWS as error:
+    except NOT_NOW as error:
         call.bridge.stopping.heard(error)
-        fingerprint = wire.fingerprint_of(post.text)
-        return 200, wire.uncertain(post.delivery_id, post.binding, fingerprint, "the service could not finish")
+        return nobody_knows
 
 
 async def receipt(call: Call) -> Answered:
@@ -314,11 +308,13 @@ async def receipt(call: Call) -> Answered:
     if not wire.is_digest(binding_) or not wire.is_digest(fingerprint):
         raise wire.Malformed("binding and fingerprint must be 64 lower-case hex digits each")
     call.identity.confirm()
+    nobody_knows = 200, wire.uncertain(delivery_id, binding_, fingerprint, "the service could not tell")
+    call.promise(nobody_knows)
     try:
         return 200, wire.receipt(await call.pane.receipt(delivery_id, binding_, fingerprint))
-    except _NOBODY_KNOWS as error:
+    except NOT_NOW as error:
         call.bridge.stopping.heard(error)
-        return 200, wire.uncertain(delivery_id, binding_, fingerprint, "the service could not tell")
+        return nobody_knows
 
 
 def _check_ids(delivery_id: str | None, binding_: str | None) -> None:

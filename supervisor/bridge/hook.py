@@ -14,18 +14,24 @@ decision before its own deadline, whatever happens, and exits with 0.
     a second thread waits for the deadline, prints a denial if nobody has spoken yet, and ends the process
 
 *The fallback.*  Where the bridge does not answer, the store still says whether a barrier is up, and it is read, and
-only read.  An unresolved intent past `detected` is one: its files may have moved.  The call is denied, with the saved
-text if there is one for this process.  So is every call if the process was replaced, or if the store cannot be read.
-With no barrier the call passes, and the bridge must learn of that before it decides about another call of that batch.
+only read.  An unresolved intent is one: its files may have moved.  The call is denied, with the saved text if there is
+one for this process.  So is every call if the process was replaced, or if the store cannot be read.  With no barrier
+the call passes, and the bridge must learn of that before it decides about another call of that batch.
+
+*Detected.*  An intent that is bound to nothing yet is a barrier too, unless the bridge has said that it moves the files
+itself, and only once an intent is bound (`MOVED_WHEN_BOUND`).  It says so in a file and not in the environment of a
+process, which may outlive that bridge and meet one under which files move before anybody is told.  Where nothing is
+said they may have.
 
 *The spool* is how it learns: one file a pane in a private folder, a line of JSON for each event nobody took, synced.
 Its lock makes the fallback and the bridge's decisions exclude each other:
 
     here:    lock ── write the pass, sync ── read the barrier ── unlock ── let pass
+                                                    └ there is one: take the pass back ── unlock ── deny
     bridge:  lock ── take in what passed ── decide, committed ── unlock
 
 Whoever comes second sees what the first did: the bridge admits the batch that passed, or this program sees the barrier.
-A pass whose call was denied after all does no harm: its batch counts as admitted, and an intent waits for the next.
+The pass is written before the barrier is read, because a program that is killed in between lets its call run.
 
 Everything read from the socket or the store is bounded; nothing of it is printed but a decision.
 """
@@ -70,6 +76,7 @@ SQLITE_SCHEME = "sqlite:///"
 
 NO_ANSWER = "The supervisor gives no answer, so this tool did not run. Try again shortly."
 NOT_ADMITTED = "The supervisor does not accept this process's hook, so this tool did not run. Stop; a person must look."
+UNREADABLE = "The supervisor cannot make out this call, so it did not run. Where it is long or deeply nested, say less."
 REPLACED = "This process has been replaced. Stop; nothing you do is recorded."
 BARRIER = "The files are being brought up to date. Do not act on them; try again shortly."
 NO_BARRIER_KNOWN = "The supervisor is away and whether files moved cannot be read here, so this tool did not run."
@@ -81,15 +88,33 @@ KEPT_OF_EVENT = (
 
 SPOOLED_EVENTS = ("PreToolUse", "PostToolBatch")
 
+RESOLVED = ("acknowledged", "superseded")
+"""The states of an intent that is no barrier, whoever moves the files; `adapters.gate` asks the same."""
+MOVED_WHEN_BOUND = "moved-when-bound"
+"""The file in the spool's folder by which the bridge says that files move only for a bound intent."""
+
 BRIDGE_REFUSED = range(400, 500)
+WHO_ASKS_REFUSED = (401, 403, 404)
+WHAT_IS_ASKED_REFUSED = (400, 413)
 
 
 class NoAnswer(Exception):  # noqa: N818 - what it is
     """The bridge gave no answer that can be used."""
 
 
-class NotAdmitted(Exception):  # noqa: N818 - what it is
-    """The bridge answered that it will not serve this process."""
+class Refused(Exception):  # noqa: N818 - what it is
+    """The bridge is there and decides nothing; `told` is what a model is told of that."""
+
+    def __init__(self, why: str, told: str) -> None:
+        super().__init__(why)
+        self.told = told
+
+
+def refusal(status: int) -> str:
+    """Return what a model is told of a refusal: a person must look only where it is the process that is refused."""
+    if status in WHO_ASKS_REFUSED:
+        return NOT_ADMITTED
+    return UNREADABLE if status in WHAT_IS_ASKED_REFUSED else NO_ANSWER
 
 
 def denial(reason: str) -> bytes:
@@ -115,14 +140,21 @@ class Voice:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.gates_a_tool = True
+        self.passing: tuple[int, int] | None = None
+        """The spool and its length before this call was written there, as long as it may still be denied."""
         self._unspoken = _thread.allocate_lock()
         self._written = _thread.allocate_lock()
         self._written.acquire()
 
-    def say(self, data: bytes) -> bool:
-        """Write all of `data`, unless something was said before; on return the harness has it."""
+    def say(self, data: bytes, *, takes_back: bool = False) -> bool:
+        """Write all of `data`, unless something was said before; on return the harness has it.
+
+        `takes_back`: it denies a call whose pass may be written down, and takes that back.
+        """
         if not self._unspoken.acquire(blocking=False):
             return False
+        if takes_back:
+            self.take_back()
         try:
             while data:
                 try:
@@ -151,9 +183,17 @@ class Voice:
 
     def _deny(self) -> None:
         try:
-            self.say(FIXED_DENIAL if self.gates_a_tool else b"")
+            self.say(FIXED_DENIAL if self.gates_a_tool else b"", takes_back=True)
         except OSError as error:
             complain(error)
+
+    def take_back(self) -> None:
+        """The call does not pass: its batch would count as admitted, and a sibling would run."""
+        if self.passing is not None:
+            try:
+                os.ftruncate(*self.passing)
+            except OSError as error:
+                complain(error)
 
     def left(self, kept_back: float = 0.0) -> float:
         """Seconds until the deadline, less what is kept back."""
@@ -237,7 +277,7 @@ class Event:
 def post(event: Event, body: bytes, seconds: float) -> dict[str, Any]:
     """Post `body` to the bridge and return its answer.
 
-    Raises `NotAdmitted` for a refusal, `NoAnswer` for whatever else is no answer.
+    Raises `Refused` for a refusal, `NoAnswer` for whatever else is no answer.
     """
     import json
 
@@ -245,7 +285,7 @@ def post(event: Event, body: bytes, seconds: float) -> dict[str, Any]:
         head, _, data = exchange(event.socket, request_of(event.pane, body), max(seconds, 0.05)).partition(b"\r\n\r\n")
         status = status_of(head, len(data))
         if status in BRIDGE_REFUSED:
-            raise NotAdmitted(str(status))
+            raise Refused(str(status), refusal(status))
         if status != 200:
             raise NoAnswer(f"status {status}")
         answer = json.loads(data)
@@ -389,11 +429,19 @@ def fall_back(event: Event, voice: Voice) -> bytes:
                 if not voice.left(MARGIN_SECONDS):
                     raise TimeoutError("the spool is held")
                 time.sleep(0.005)
-            _append(descriptor, event.spooled(), event.spool)
             if not voice.gates_a_tool:
+                _append(descriptor, event.spooled(), event.spool)
                 return b""
-            reason = barrier(event)
+            reason: str | None = NO_BARRIER_KNOWN
+            voice.passing = descriptor, os.fstat(descriptor).st_size
+            try:
+                _append(descriptor, event.spooled(), event.spool)
+                reason = barrier(event)
+            finally:
+                if reason is not None:
+                    voice.take_back()
         finally:
+            voice.passing = None
             os.close(descriptor)
     except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows that the call may run
         complain(error)
@@ -435,16 +483,21 @@ def barrier(event: Event) -> str | None:
         ).fetchone()
         if process is None or process[0] is not None:
             return REPLACED
-        return _told(connection.execute(_BARRIERS, (event.pane,)).fetchall(), event.incarnation)
+        barriers = connection.execute(_UNRESOLVED, (event.pane, *RESOLVED, _harmless(event.spool))).fetchall()
+        return _told(barriers, event.incarnation)
     finally:
         connection.close()
 
 
-_BARRIERS = (
+_UNRESOLVED = (
     "SELECT incarnation_id, CASE WHEN state = 'materialized' OR state = 'delivered' THEN payload END FROM intents"
-    " WHERE pane_id = ? AND state NOT IN ('detected', 'acknowledged', 'superseded') ORDER BY seq"
+    " WHERE pane_id = ? AND state NOT IN (?, ?, ?) ORDER BY seq"
 )
-"""`detected` is none: files move only once an intent is bound, and the bridge binds behind what passed."""
+
+
+def _harmless(spool: str) -> str:
+    """Return the unresolved state that is no barrier, or nothing: the bridge binds behind what passed, then moves."""
+    return "detected" if os.path.exists(f"{spool}/{MOVED_WHEN_BOUND}") else ""  # noqa: PTH110
 
 
 def _told(barriers: list[tuple[str | None, bytes | None]], incarnation: str) -> str | None:
@@ -486,7 +539,8 @@ def decide(event: Event, voice: Voice) -> tuple[bytes, dict[str, Any] | None]:
     kept = MARGIN_SECONDS + min(FALLBACK_SECONDS, voice.left() / 3)
     try:
         if not (event.pane and event.incarnation and event.socket):
-            raise NotAdmitted("FENCEPOST_PANE, FENCEPOST_INCARNATION and FENCEPOST_SOCKET say whose hook this is")
+            who = "FENCEPOST_PANE, FENCEPOST_INCARNATION and FENCEPOST_SOCKET say whose hook this is"
+            raise Refused(who, NOT_ADMITTED)
         seconds = voice.left(kept)
         body = event.request(wait_seconds=round(seconds * 0.8, 3))
         answer = in_time(lambda: post(event, body, seconds), seconds)
@@ -494,9 +548,11 @@ def decide(event: Event, voice: Voice) -> tuple[bytes, dict[str, Any] | None]:
         if not isinstance(stdout, str) or not (delivered is None or isinstance(delivered, dict)):
             raise NoAnswer("it says nothing to print")
         return stdout.encode(), delivered
-    except NotAdmitted as error:
+    except Refused as error:
         complain(error)
-        return (denial(NOT_ADMITTED) if voice.gates_a_tool else b""), None
+        if voice.gates_a_tool:
+            return denial(error.told), None
+        return (fall_back(event, voice) if error.told == NO_ANSWER else b""), None  # it is only written down
     except (NoAnswer, ValueError, RecursionError) as error:
         complain(error)
         return fall_back(event, voice), None
@@ -515,10 +571,7 @@ def report(event: Event, delivered: dict[str, Any], voice: Voice) -> None:
                 lambda: post(event, json.dumps({"version": 1, "delivered": delivered}).encode(), 2.0),
                 min(2.0, voice.left(MARGIN_SECONDS)),
             )
-        except NotAdmitted as error:
-            complain(error)
-            return
-        except NoAnswer as error:
+        except (Refused, NoAnswer) as error:
             complain(error)
         else:
             return

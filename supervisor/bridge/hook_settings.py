@@ -8,7 +8,6 @@ nothing the agent installs can come between.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import sys
@@ -28,14 +27,18 @@ from fencepost.supervisor.bridge.codex_home import (
     refuse_hooks_file,
     refuse_hooks_of_project,
 )
+from fencepost.supervisor.bridge.opencode_plugin import OPENCODE_EVENTS, plugin_source
+from fencepost.supervisor.bridge.private_files import private_folder, replace_private
 
 __all__ = [
     "HookCommand",
     "claude_settings",
     "codex_config",
+    "opencode_plugin",
     "remove_settings",
     "write_claude_settings",
     "write_codex_home",
+    "write_opencode_plugin",
 ]
 
 CLAUDE_EVENTS: Final = ("UserPromptSubmit", "PreToolUse", "PostToolBatch")
@@ -69,10 +72,14 @@ class HookCommand:
         """The harness's own timeout for it."""
         return self.deadline_seconds + TIMEOUT_MARGIN_SECONDS
 
-    def line(self, harness: str, event: str) -> str:
-        """The shell's command line for one kind of event."""
+    def argv(self, harness: str, event: str) -> list[str]:
+        """The command for one kind of event."""
         options = ["--harness", harness, "--event", event, "--deadline", str(self.deadline_seconds)]
-        return shlex.join([self.interpreter, "-I", "-S", self.program, *options])
+        return [self.interpreter, "-I", "-S", self.program, *options]
+
+    def line(self, harness: str, event: str) -> str:
+        """The same as the shell's command line."""
+        return shlex.join(self.argv(harness, event))
 
 
 def claude_settings(command: HookCommand) -> dict[str, object]:
@@ -118,13 +125,16 @@ def write_claude_settings(folder: Path, incarnation_id: str, command: HookComman
 
     Private to this user.  Written again, it is the same file.  Raises OSError.
     """
-    home = _private(folder / _name(incarnation_id))
-    return _write(home / "settings.json", json.dumps(claude_settings(command), indent=1).encode() + b"\n")
+    path = private_folder(folder / _name(incarnation_id)) / "settings.json"
+    replace_private(path, f"{json.dumps(claude_settings(command), indent=1)}\n")
+    return path
 
 
 def write_claude_channel(folder: Path, incarnation_id: str, config: Mapping[str, object]) -> Path:
     """Write what `claude --mcp-config FILE` is given, beside the settings of the incarnation; as they otherwise."""
-    return _write(_private(folder / _name(incarnation_id)) / "mcp.json", json.dumps(config).encode())
+    path = private_folder(folder / _name(incarnation_id)) / "mcp.json"
+    replace_private(path, json.dumps(config))
+    return path
 
 
 def write_codex_home(
@@ -141,12 +151,24 @@ def write_codex_home(
     base = "" if users is None else configuration(users)
     if project is not None:
         refuse_hooks_of_project(project, base)
-    home = _private(folder / _name(incarnation_id))
+    home = private_folder(folder / _name(incarnation_id))
     refuse_hooks_file(home)  # of an earlier try; its config.toml is replaced
     if users is not None:
         link_users_files(home, users)
-    _write(home / "config.toml", codex_config(command, base).encode())
+    replace_private(home / "config.toml", codex_config(command, base))
     return home
+
+
+def opencode_plugin(command: HookCommand) -> str:
+    """Return the plugin of OpenCode's that runs the hook program (`opencode_plugin`)."""
+    return plugin_source({event: command.argv("opencode", event) for event in OPENCODE_EVENTS}, command.timeout_seconds)
+
+
+def write_opencode_plugin(folder: Path, incarnation_id: str, command: HookCommand) -> Path:
+    """Write the plugin of one incarnation below `folder` and return the file; as `write_claude_settings` otherwise."""
+    path = private_folder(folder / _name(incarnation_id)) / "fencepost.js"
+    replace_private(path, opencode_plugin(command))
+    return path
 
 
 def remove_settings(folder: Path, incarnation_id: str) -> None:
@@ -161,30 +183,3 @@ def remove_settings(folder: Path, incarnation_id: str) -> None:
 def _name(incarnation_id: str) -> str:
     """Return a folder's name for an id, which may hold slashes and dots."""
     return sha256(incarnation_id.encode()).hexdigest()[:32]
-
-
-def _private(folder: Path) -> Path:
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = folder.lstat()
-    if folder.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{str(folder)!r} is not a private folder of this user")
-    return folder
-
-
-def _write(path: Path, content: bytes) -> Path:
-    """Replace the file in one step, so that a harness reads all of it or the one before."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
-    above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(above)
-    finally:
-        os.close(above)
-    return path

@@ -42,6 +42,7 @@ from fencepost.supervisor.bridge.launchers import (
 from fencepost.supervisor.bridge.launchers.held import HeldLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, Terminal
 from fencepost.supervisor.bridge.peers import Process
+from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.processes import ProcessNote, StillRunning
 from fencepost.supervisor.bridge.seats import Seats
 
@@ -49,6 +50,8 @@ __all__ = ["PaneLauncher", "output_path"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
+NOTES: Final = Path("launcher", "processes")
+"""Below the bridge's folder, the notes of its processes."""
 _LAST_WORDS_MAX: Final = 500
 
 
@@ -84,11 +87,11 @@ class PaneLauncher:
 
     def __attrs_post_init__(self) -> None:
         """Make the two launchers over one folder."""
-        for name in ("launcher", "output"):
-            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
+        for name in (NOTES.parent, "output"):
+            private_folder(self.folder / name)
         self._child = ChildProcessLauncher(
             self.command_for,
-            self.folder / "launcher",
+            self.folder / NOTES.parent,
             grace_seconds=self.grace_seconds,
             socket_path=self.socket_path,
             store_url=self.store_url,
@@ -97,7 +100,7 @@ class PaneLauncher:
         )
         self._tmux = TmuxLauncher(
             self.command_for,
-            self.folder / "launcher",
+            self.folder / NOTES.parent,
             server=self.tmux_server,
             session=self.tmux_server,
             grace_seconds=self.grace_seconds,

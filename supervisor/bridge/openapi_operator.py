@@ -42,6 +42,8 @@ _PANE: Final = _shape(PaneHistory)
 _BOOL: Final = _shape(bool)
 _ARGV: Final = list_of(TEXT)
 _TERMINAL, _CHANNEL, _RESTART = _shape(Terminal), _shape(Channel), _shape(Restart)
+_REPORT: Final = optional({"enum": ["ready", "uncertain", "unbound"]})
+_CLAIM: Final = optional(object_of("delivery_id session_id", delivery_id=UUID, session_id=optional(TEXT)))
 
 OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
     "run_process": object_of(
@@ -83,7 +85,7 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
 
 OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
     "run_process": object_of(
-        "version pane incarnation_id epoch startup_delivery_id prompt_kept attach",
+        "version pane incarnation_id epoch startup_delivery_id prompt_kept attach report claim",
         version=VERSION,
         pane=ID,
         incarnation_id=ID,
@@ -91,9 +93,12 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         startup_delivery_id=optional(TEXT),
         prompt_kept=_BOOL,
         attach=optional(_ARGV),
+        report=_REPORT,
+        claim=_CLAIM,
     ),
     "look_at_process": object_of(
-        "version pane argv cwd harness terminal restart channel session_id prompt_kept pid incarnation_id attach",
+        "version pane argv cwd harness terminal restart channel session_id prompt_kept pid incarnation_id attach "
+        "report claim",
         version=VERSION,
         pane=ID,
         argv=_ARGV,
@@ -107,6 +112,8 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         pid=optional({"type": "integer"}),
         incarnation_id=optional(TEXT),
         attach=optional(_ARGV),
+        report=_REPORT,
+        claim=_CLAIM,
     ),
     "end_process": object_of("version pane ended forgotten", version=VERSION, pane=ID, ended=_BOOL, forgotten=_BOOL),
     "operator_status": object_of(

@@ -14,13 +14,8 @@ import trio
 from attrs import asdict
 
 from fencepost.supervisor import (
-    ActorCrashed,
-    ActorQuarantined,
     BaseTransition,
     DeliveryReport,
-    FencepostError,
-    MailboxClosed,
-    MailboxFull,
     Outbound,
     RuntimeStatus,
     StoreFault,
@@ -28,6 +23,7 @@ from fencepost.supervisor import (
 )
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.escaped import escaped
+from fencepost.supervisor.bridge.failures import told
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.overview import Fleet, fleet
@@ -36,7 +32,7 @@ from fencepost.supervisor.pane_history import PaneHistory, pane_history
 if TYPE_CHECKING:
     from fencepost.supervisor.bridge.handlers import Answered, Bridge, Call
 
-__all__ = ["OPERATOR_HANDLERS", "PANES_MAX", "failed"]
+__all__ = ["OPERATOR_HANDLERS", "PANES_MAX", "failed", "in_words"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
@@ -46,7 +42,7 @@ _WORDS_MAX: Final = 1_000
 
 T = TypeVar("T")
 
-_NOT_NOW: Final = (StoreFault, MailboxClosed, MailboxFull, ActorCrashed, ActorQuarantined)
+_TOLD_IN_WORDS: Final = {400, 409, 503}
 
 
 # -- looking -----------------------------------------------------------------------------------------------------------
@@ -123,7 +119,7 @@ async def detect(call: Call) -> Answered:
             "coalesced": said.coalesced,
         }
 
-    return _answered(await _in_words(call, carry_out))
+    return _answered(await in_words(call, carry_out))
 
 
 async def deliver(call: Call) -> Answered:
@@ -141,7 +137,7 @@ async def deliver(call: Call) -> Answered:
             raise TypeError("the pane did not answer")
         return _report(said)
 
-    return _answered(await _in_words(call, carry_out))
+    return _answered(await in_words(call, carry_out))
 
 
 def _may_be_new(members: wire.Members) -> bool:
@@ -194,7 +190,7 @@ def _action(action: Action) -> Callable[[Call], Awaitable[Answered]]:
         async def carry_out() -> dict[str, object]:
             return wire.answer(await call.bridge.decide(action, pane_id, fields))
 
-        return _answered(await _in_words(call, carry_out))
+        return _answered(await in_words(call, carry_out))
 
     return handle
 
@@ -202,25 +198,25 @@ def _action(action: Action) -> Callable[[Call], Awaitable[Answered]]:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-async def _in_words(call: Call, work: Callable[[], Awaitable[T]]) -> T | Answered:
-    """What `work` answers, or why it could not: 400, 409 and 503 as `app` has them, in the error's own words."""
+async def in_words(call: Call, work: Callable[[], Awaitable[T]]) -> T | Answered:
+    """What `work` answers, or why it could not: the status as `failures` has it, in the error's own words."""
     call.identity.confirm()
     try:
         return await work()
-    except _NOT_NOW as error:
+    except Exception as error:
+        status, _ = told(error)
+        if status not in _TOLD_IN_WORDS:
+            raise
         call.bridge.stopping.heard(error)
-        return failed(503, error)
-    except wire.Malformed:
-        raise
-    except FencepostError as error:
-        return failed(400 if isinstance(error, ValueError) else 409, error)
-    except ValueError as error:
-        return failed(400, error)
+        return failed(status, error)
 
 
 def failed(status: int, error: Exception, **more: object) -> Answered:
-    """The answer that tells an operator why it failed, in the error's own words, with `more` members; logged too."""
-    log.info("operator: %d (%s)", status, ascii(error)[:300])
+    """The answer that tells an operator why it failed, in the error's own words, with `more` members.
+
+    The log names the error's kind only: its words may repeat what the operator gave, such as a prompt.
+    """
+    log.info("operator: %d (%s)", status, type(error).__name__)
     return status, {**_error(_plain(str(error))), **more}
 
 

@@ -37,6 +37,7 @@ from fencepost.supervisor.bridge.durably import durably
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
 from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.opencode_claims import HARNESS as CLAIMING, OpenClaim, open_claim, session_to_start
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
 from fencepost.supervisor.bridge.starting import version_of
@@ -114,14 +115,16 @@ class PaneProcesses:
 
         Raises `Occupied` where a process lives in the pane and may not be replaced; ValueError for a harness nobody
         adapts, for options that a start adds itself, for a prompt that cannot be given, and for a start without a
-        terminal that has nothing to say; `LaunchError` if it could not be started, OSError, `DamagedNote`, and
-        `LaunchBlocked` where the pane may have no process.
+        terminal that has nothing to say; `LaunchError` if it could not be started, among them `ClaimOpen` for another
+        session than an unresolved delivery went to; OSError, `DamagedNote`, `CorruptRecord`, and `LaunchBlocked` where
+        the pane may have no process.
         """
         self._check(spec)
         self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
             await self._after_the_last(pane_id)
             await self._check_free(pane_id, replace=replace)
+            spec = await self._claimed(pane_id, spec, by_a_person=True)
             if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
                 spec = evolve(spec, session_id=str(uuid.uuid4()))
             version = await _version(spec)  # what cannot even tell its version changes nothing
@@ -129,6 +132,11 @@ class PaneProcesses:
             try:
                 return await self._settled(spec, await self._start(pane_id, spec, version))
             except LaunchBlocked:
+                if self.book.get(pane_id) is None:
+                    # It was not known where the pane works; the operator has said it, and what may be started there
+                    # once something may be.
+                    known = evolve(spec, version=version, wanted=True, prompt=None)
+                    await durably(self.book.put, pane_id, known)
                 raise
             except Exception:
                 await self._not_started(pane_id)
@@ -161,6 +169,7 @@ class PaneProcesses:
             if old is None:
                 raise LookupError(f"nothing was started in pane {pane_id!r} yet: name a program")
             spec = old if prompt is None else evolve(old, prompt=prompt)
+            spec = await self._claimed(pane_id, spec, by_a_person=True)
             try:
                 return await self._settled(spec, await self._start(pane_id, spec, await _version(spec)))
             except LaunchBlocked:
@@ -202,6 +211,9 @@ class PaneProcesses:
                 spec = self.book.get(pane_id)
                 if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
                     return None
+                if self.launcher.current(pane_id) not in {None, ended}:
+                    return None  # the runtime itself is starting a successor now
+                spec = await self._claimed(pane_id, spec, by_a_person=False)
                 return await self._start(pane_id, spec, await _version(spec), by_hand=False)
             except _CalledOff:
                 await self._not_started(pane_id)
@@ -284,6 +296,21 @@ class PaneProcesses:
         if earlier is not None:
             earlier.by_hand, earlier.waiting = by_hand, trio.CancelScope()
             await self._over(pane_id, earlier)
+
+    async def _claimed(self, pane_id: str, spec: PaneSpec, *, by_a_person: bool) -> PaneSpec:
+        """What may be started there, with the session of an open claim.  Raises `ClaimOpen`."""
+        claim = await self.claim(pane_id, spec.harness)
+        session_id = session_to_start(spec.harness, spec.session_id, claim, by_a_person=by_a_person)
+        return evolve(spec, session_id=session_id)
+
+    async def claim(self, pane_id: str, harness: str) -> OpenClaim | None:
+        """The delivery to an OpenCode session that is unresolved in the pane; None for any other harness.
+
+        Raises `CorruptRecord`, `StoreFault`.
+        """
+        if harness != CLAIMING:
+            return None
+        return await trio.to_thread.run_sync(open_claim, self.supervisor, pane_id)
 
     async def _check_free(self, pane_id: str, *, replace: bool) -> None:
         incarnation_id = self._current.get(pane_id)

@@ -26,8 +26,9 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from attrs.validators import instance_of, optional
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.launchers.commands import ARGUMENT_BYTES_MAX
-from fencepost.supervisor.bridge.seats import replace_private
+from fencepost.supervisor.bridge.private_files import read_private, replace_private
 
 __all__ = ["Channel", "Intended", "PaneBook", "PaneSpec", "Restart", "Terminal"]
 
@@ -351,10 +352,10 @@ def _intended(members: Mapping[str, Any]) -> Intended:
 
 def _read(path: Path) -> tuple[dict[str, PaneSpec], dict[str, Intended]]:
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(read_private(path))
         if whole["version"] != _VERSION:
             raise ValueError(f"version {whole['version']!r}")
         intended = {_id("pane_id", pane_id): _intended(one) for pane_id, one in whole.get("intended", {}).items()}
         return {_id("pane_id", pane_id): PaneSpec(**spec) for pane_id, spec in whole["panes"].items()}, intended
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r:.300}; move it away, and start the panes again") from error
+        raise ValueError(f"{path} is damaged: {error_told(error)}; move it away, and start the panes again") from error

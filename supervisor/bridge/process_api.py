@@ -6,13 +6,15 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.supervisor import InvalidIdentifier, LaunchBlocked
+from fencepost.supervisor import CorruptRecord, InvalidIdentifier, Launch, LaunchBlocked
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.escaped import escaped
-from fencepost.supervisor.bridge.handlers import Answered, Call, Handler, NotFound
+from fencepost.supervisor.bridge.failures import NotFound
+from fencepost.supervisor.bridge.handlers import Answered, Call, Handler
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, harness_of
-from fencepost.supervisor.bridge.operator_handlers import failed
+from fencepost.supervisor.bridge.opencode_claims import report_of
+from fencepost.supervisor.bridge.operator_handlers import failed, in_words
 from fencepost.supervisor.bridge.pane_processes import Occupied, Owes, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
@@ -21,7 +23,8 @@ __all__ = ["HANDLERS"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
-_NOT_STARTED: Final = (Occupied, LaunchError, StillRunning, DamagedNote, OSError, ValueError)
+_NOT_STARTED: Final = (Occupied, LaunchError, StillRunning, DamagedNote, CorruptRecord, OSError, ValueError)
+"""Why a process cannot be started, whoever asks for it; of what else goes wrong the status is `failures`' matter."""
 
 
 async def run_process(call: Call) -> Answered:
@@ -31,20 +34,26 @@ async def run_process(call: Call) -> Answered:
     spec, replace = _spec(members), members.get("replace", False)
     if not isinstance(replace, bool):
         raise wire.Malformed("replace must be true or false")
-    call.identity.confirm()
-    try:
-        if spec is not None:
-            launch = await processes.run(pane_id, spec, replace=replace)
-        else:
-            launch = await processes.again(pane_id, wire.optional_text(members, "prompt"), replace=replace)
-    except LaunchBlocked as blocked:
-        return failed(409, blocked, intent_id=blocked.intent_id, state=blocked.state)
-    except LookupError as error:
-        raise NotFound(str(error)) from None
-    except _NOT_STARTED as error:
-        return failed(409, error)
+    prompt = wire.optional_text(members, "prompt")
+
+    async def start() -> Launch | Answered:
+        try:
+            if spec is not None:
+                return await processes.run(pane_id, spec, replace=replace)
+            return await processes.again(pane_id, prompt, replace=replace)
+        except LaunchBlocked as blocked:
+            return failed(409, blocked, intent_id=blocked.intent_id, state=blocked.state)
+        except LookupError as error:
+            raise NotFound(str(error)) from None
+        except _NOT_STARTED as error:
+            return failed(409, error)
+
+    launch = await in_words(call, start)
+    if not isinstance(launch, Launch):
+        return launch
     attach = await _attach(processes, pane_id)
     return 200, {
+        **await _reported(processes, pane_id, launch.harness, lives=True),
         "version": wire.VERSION,
         "pane": pane_id,
         "incarnation_id": launch.incarnation_id,
@@ -64,6 +73,7 @@ async def look_at_process(call: Call) -> Answered:
     living = (await processes.launcher.processes()).get(pane_id)
     attach = await _attach(processes, pane_id)
     return 200, {
+        **await _reported(processes, pane_id, spec.harness, lives=living is not None),
         "version": wire.VERSION,
         "pane": pane_id,
         "argv": list(spec.argv),
@@ -86,12 +96,17 @@ async def end_process(call: Call) -> Answered:
     wish = wire.query(call.query, "forget").get("forget", "false")
     if wish not in {"true", "false"}:
         raise wire.Malformed("forget must be true or false")
-    call.identity.confirm()
     forget = wish == "true"
-    try:
-        ended = await processes.end(pane_id, forget=forget)
-    except (StillRunning, DamagedNote, OSError, Owes) as error:
-        return failed(409, error)
+
+    async def end() -> bool | Answered:
+        try:
+            return await processes.end(pane_id, forget=forget)
+        except (StillRunning, DamagedNote, OSError, Owes) as error:
+            return failed(409, error)
+
+    ended = await in_words(call, end)
+    if not isinstance(ended, bool):
+        return ended
     return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended, "forgotten": forget}
 
 
@@ -99,6 +114,20 @@ def _keeps_prompt(processes: PaneProcesses, pane_id: str) -> bool:
     """Whether a first prompt was not said yet, and is kept for the next start."""
     spec = processes.book.get(pane_id)
     return spec is not None and spec.prompt is not None
+
+
+async def _reported(processes: PaneProcesses, pane_id: str, harness: str, *, lives: bool) -> dict[str, object]:
+    """What an OpenCode pane is reported to be, and the claim for which `ready` is refused; both null for others.
+
+    A row that cannot be read may be such a claim: it is none that can be named.
+    """
+    try:
+        claim = await processes.claim(pane_id, harness)
+    except CorruptRecord as damage:
+        log.warning("pane %r: %s", pane_id, ascii(str(damage)))
+        return {"report": "uncertain", "claim": None}
+    told = None if claim is None else {"delivery_id": claim.delivery_id, "session_id": claim.session_id}
+    return {"report": report_of(harness, lives=lives, claim=claim), "claim": told}
 
 
 async def _attach(processes: PaneProcesses, pane_id: str) -> list[str] | None:

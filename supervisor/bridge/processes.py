@@ -56,7 +56,6 @@ __all__ = [
     "family",
     "identity_of",
     "is_alive",
-    "lives_in",
     "parse_stat",
     "stop_processes",
 ]
@@ -88,10 +87,13 @@ class ProcessNote:
     incarnation_id: str
     pid: int
     start_time: int
-    pgid: int
     boot_id: str
     family: tuple[Identity, ...] = ()
     """Who else was found to belong, once a stop has begun."""
+    cwd: str | None = None
+    """The folder it was started in, if its command named one."""
+    environment: Mapping[str, str] = field(factory=dict[str, str], hash=False, repr=False)
+    """What was noted of its environment (`HeldLauncher.noted_variables`)."""
 
     @property
     def leader(self) -> Identity:
@@ -208,26 +210,6 @@ def is_alive(note: ProcessNote) -> bool:
     """Whether the process of a note, its leader, still runs; says nothing about what that has started."""
     stat = _stat_of(note.pid)
     return stat is not None and stat.identity == note.leader and stat.alive and note.boot_id == boot_id()
-
-
-def lives_in(pid: int, note: ProcessNote) -> bool:
-    """Whether process `pid` is the note's leader, in its session, or started by it, directly or not.
-
-    This is what the kernel says.  The environment's mark is not asked: whoever wants to can put it into his own.
-    False once the leader is gone.
-    """
-    if not is_alive(note):
-        return False
-    climbed: set[int] = set()
-    while pid not in climbed:
-        climbed.add(pid)
-        stat = _stat_of(pid)
-        if stat is None:
-            return False
-        if stat.identity == note.leader or stat.session == note.pid:
-            return True
-        pid = stat.parent
-    return False
 
 
 def stop_processes(

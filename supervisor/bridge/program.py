@@ -13,25 +13,41 @@ import shlex
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import Factory, frozen
 
-from fencepost.supervisor import Capabilities, FleetSeatMailbox, HeadSeatOutbox, Options, Reconciler, open_supervisor
+from fencepost.supervisor import (
+    Capabilities,
+    FleetSeatMailbox,
+    HeadSeatOutbox,
+    Options,
+    Reconciler,
+    Supervisor,
+    open_supervisor,
+)
 from fencepost.supervisor.bridge.adapters import Adapter
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
-from fencepost.supervisor.bridge.adapters.transcripts import transcript_roots
+from fencepost.supervisor.bridge.adapters.gate import Gate
+from fencepost.supervisor.bridge.adapters.opencode import OpenCodeAdapter
+from fencepost.supervisor.bridge.adapters.spool import tell_hooks
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand
-from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.launchers.notes import Notes
+from fencepost.supervisor.bridge.launching import NOTES, PaneLauncher
 from fencepost.supervisor.bridge.limits import Stopping
+from fencepost.supervisor.bridge.opencode_claims import OpenClaim, open_claim
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook
+from fencepost.supervisor.bridge.places import Places
+from fencepost.supervisor.bridge.private_files import private_folder
+from fencepost.supervisor.bridge.processes import is_alive
 from fencepost.supervisor.bridge.reconciling import CommandReconciler, Notice
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.starting import Starting
@@ -62,8 +78,8 @@ class Harnesses:
     head_reply_seconds: float = 120.0
     settle_seconds: float = 1.0
     """How long a program in a terminal must live for its start to count as one."""
-    adapters: tuple[Adapter, ...] = Factory(tuple)
-    """Adapters of one's own, beside Claude Code's and Codex's."""
+    adapters: tuple[Callable[[Gate], Adapter], ...] = Factory(tuple)
+    """Make adapters of one's own, with the bridge's gate, beside Claude Code's, Codex's and OpenCode's."""
 
 
 @frozen
@@ -98,18 +114,28 @@ async def open_bridge(
     harnesses = harnesses or Harnesses()
     store = absolute_store(store)
     book = PaneBook(folder / "panes.json")
-    adapters = {one.harness: one for one in (*_adapters(folder, book), *harnesses.adapters)}
-    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url)
+    private_folder(folder / NOTES.parent)
+    notes = Notes(folder / NOTES).all()  # read before the runtime is opened, which goes on at once with what it owes
+    places = Places(book, {one.pane_id: one for one in sorted(notes, key=is_alive)})
+    adapters = {one.harness: one for one in _adapters(Gate(folder / SPOOL), places, harnesses)}
+    runtimes: list[Supervisor] = []
+
+    def claim_of(pane_id: str) -> OpenClaim | None:
+        return open_claim(runtimes[0], pane_id)  # nothing is started before the runtime is open
+
+    launcher = _launcher(folder, store, book, seats, adapters, harnesses, fleet_url, claim_of)
     launcher.hold()
     dispatcher = None if head_pane is None else HeadDispatcher(head_pane)
     async with open_supervisor(
         store,
-        reconciler=reconciler_of(harnesses, book),
+        reconciler=reconciler_of(harnesses, places),
         launcher=launcher,
         mechanisms=[HeadSeatOutbox(reply_seconds=harnesses.head_reply_seconds), FleetSeatMailbox()],
         dispatcher=dispatcher,
         options=Options(payload_bytes_max=PAYLOAD_BYTES_MAX),  # more could not be told by a restart: a person must look
     ) as supervisor:
+        runtimes.append(supervisor)
+        await _tell_hooks(folder, supervisor, harnesses)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
         processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
@@ -138,6 +164,13 @@ async def open_bridge(
         yield OpenBridge(bridge, watch)
 
 
+async def _tell_hooks(folder: Path, supervisor: Supervisor, harnesses: Harnesses) -> None:
+    """Say who moves the files, before anything can be detected in this life."""
+    is_clear = (await supervisor.status()).unresolved_intents == 0
+    say = partial(tell_hooks, folder / SPOOL, moved_when_bound=harnesses.reconcile is not None, is_clear=is_clear)
+    await trio.to_thread.run_sync(say)
+
+
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
     """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
     kept = await trio.to_thread.run_sync(incarnations_kept, store)
@@ -154,13 +187,9 @@ async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcess
     return [one for one in book if book.wants(one) and one not in kept.live and one not in kept.replaced]
 
 
-def _adapters(folder: Path, book: PaneBook) -> tuple[Adapter, ...]:
-    def transcripts() -> tuple[Path, ...]:
-        """Where any pane's Claude Code keeps its transcripts: each pane has an environment of its own."""
-        mine = transcript_roots()
-        return tuple({*mine, *(root for spec in book.specs() for root in transcript_roots(spec.environment))})
-
-    return ClaudeCodeAdapter(folder / SPOOL, transcripts), CodexAdapter(folder / SPOOL)
+def _adapters(gate: Gate, places: Places, harnesses: Harnesses) -> tuple[Adapter, ...]:
+    ours = (ClaudeCodeAdapter(gate, places.transcripts), CodexAdapter(gate), OpenCodeAdapter(gate))
+    return *ours, *(make(gate) for make in harnesses.adapters)
 
 
 def _launcher(
@@ -171,6 +200,7 @@ def _launcher(
     adapters: Mapping[str, Adapter],
     harnesses: Harnesses,
     fleet_url: Callable[[], str | None],
+    claim_of: Callable[[str], OpenClaim | None],
 ) -> PaneLauncher:
     links: dict[str, str] = {}
 
@@ -178,7 +208,7 @@ def _launcher(
         return adapters[harness].capabilities(version)
 
     hook = HookCommand(deadline_seconds=harnesses.hook_deadline_seconds)
-    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url)
+    starting = Starting(book, folder / "incarnations", hook, proved, links.get, fleet_url, claim_of)
     return PaneLauncher(
         starting.command_for,
         book,
@@ -192,7 +222,7 @@ def _launcher(
     )
 
 
-def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
+def reconciler_of(harnesses: Harnesses, places: Places) -> Reconciler:
     if harnesses.reconcile is None:
         return Notice()
     argv = tuple(shlex.split(harnesses.reconcile))
@@ -202,12 +232,7 @@ def reconciler_of(harnesses: Harnesses, book: PaneBook) -> Reconciler:
     if program is None:
         raise ValueError(f"there is no program {argv[0]!r} to reconcile with")
     argv = (str(Path(program).absolute()), *argv[1:])  # it is started in the folder of each pane
-
-    def cwd_of(pane_id: str) -> str | None:
-        spec = book.next(pane_id)  # who must be told at its start is launched once the files are there
-        return None if spec is None else spec.cwd
-
-    return CommandReconciler(argv, cwd_of, harnesses.reconcile_seconds)
+    return CommandReconciler(argv, places.folder_of, harnesses.reconcile_seconds)
 
 
 def absolute_store(store: str) -> str:

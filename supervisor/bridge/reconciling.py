@@ -53,6 +53,10 @@ T = TypeVar("T")
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """A payload has 1 MiB at most, and JSON can spell a character of one byte with six."""
+NO_FOLDER: Final = (
+    "the bridge does not know in which folder this pane works, so nothing moves its files: start a program in it "
+    "again, which is refused but tells the folder, then resolve"
+)
 _PART_BYTES: Final = 65_536
 _STDERR_BYTES_MAX: Final = 4096
 _GRACE_SECONDS: Final = 2.0
@@ -68,7 +72,7 @@ class Notice:
     """Changes no file: somebody else moves the pane's files, and the agent is told that and what it must not trust.
 
     The result is what the transition names as its target.  For a bridge whose panes work on files that are moved
-    before `detect` is called.
+    before `detect` is called; so hooks take an intent for a barrier from then on (`hook`).
     """
 
     async def reconcile(self, attempt: AttemptView) -> Reconciled:
@@ -87,7 +91,8 @@ class Notice:
 class CommandReconciler:
     """Runs a program for each attempt; see the module.  Runs on trio, needs Linux.
 
-    `cwd_of` answers the folder of a pane; `timeout_seconds` is for a whole attempt.
+    `cwd_of` answers the folder of a pane, or None where it is not known: then the program is not run, since it would
+    change the files of another place, and a person must look.  `timeout_seconds` is for a whole attempt.
     """
 
     argv: tuple[str, ...]
@@ -96,24 +101,27 @@ class CommandReconciler:
 
     async def reconcile(self, attempt: AttemptView) -> Reconciled | NeedsRecovery | Diverged:
         """See `Reconciler.reconcile`.  Raises `NoAnswer`, OSError, `StillRunning`."""
+        cwd = self.cwd_of(attempt.intent.pane_id)
+        if cwd is None:
+            return NeedsRecovery(NO_FOLDER)
         mark = f"reconcile:{attempt.intent.intent_id}"
         await _gone(mark)
         try:
             with trio.fail_after(self.timeout_seconds):
-                return await self._run(attempt, mark)
+                return await self._run(attempt, mark, cwd)
         except trio.TooSlowError:
             raise NoAnswer(f"{self.argv[0]!r} took longer than {self.timeout_seconds:g} seconds") from None
         finally:
             with trio.CancelScope(shield=True):
                 await _gone(mark)
 
-    async def _run(self, attempt: AttemptView, mark: str) -> Reconciled | NeedsRecovery | Diverged:
+    async def _run(self, attempt: AttemptView, mark: str, cwd: str) -> Reconciled | NeedsRecovery | Diverged:
         process = await trio.lowlevel.open_process(
             list(self.argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=self.cwd_of(attempt.intent.pane_id),
+            cwd=cwd,
             env={**bridge_environment(), "FENCEPOST_PANE": attempt.intent.pane_id, INCARNATION_VARIABLE: mark},
             start_new_session=True,
         )
@@ -189,7 +197,7 @@ class _Talk:
                 case {"diverged": dict(members)}:
                     return _checked(Diverged, members)
                 case other:
-                    raise NoAnswer(f"no such line is known: {other!r:.200}")
+                    raise NoAnswer(f"no such line is known: {_shape(other)}")
 
     async def until_ended(self, process: trio.Process) -> None:
         """Return when the program has ended as it must.  One that says more after its answer has given none."""
@@ -203,7 +211,7 @@ class _Talk:
         if status != 0:
             raise NoAnswer(f"it answered, and then ended with status {status}")
         if self._read.strip():
-            raise NoAnswer(f"it wrote more after its answer: {bytes(self._read[:200])!r}")
+            raise NoAnswer(f"it wrote more after its answer: {len(self._read)} bytes at least")
 
     async def _hear_the_rest(self) -> None:
         with suppress(trio.BrokenResourceError):
@@ -229,8 +237,16 @@ class _Talk:
         del self._read[: end + 1]
         try:
             return json.loads(line)
-        except (ValueError, RecursionError):
-            raise NoAnswer(f"it wrote a line that is no JSON: {line!r:.200}") from None
+        except (ValueError, RecursionError) as error:
+            raise NoAnswer(f"it wrote a line of {len(line)} bytes that is no JSON: {error!s:.200}") from None
+
+
+def _shape(line: object) -> str:
+    """What a line is like, without what it says: a payload may be in it."""
+    if not isinstance(line, dict):
+        return f"it is a {type(line).__name__}, and no object"
+    within = {name: type(value).__name__ for name, value in line.items()}
+    return f"its members are {within!a:.200}"
 
 
 _TOLD: Final = ("intent_id", "pane_id", "kind", "from_base", "to_base", "classification_op", "triggers")

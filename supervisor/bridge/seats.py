@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,9 @@ import trio
 from attrs import define, field
 
 from fencepost.supervisor import InvalidIdentifier
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.peers import PROC, Process, lineage, process
+from fencepost.supervisor.bridge.private_files import read_private, replace_private
 
 __all__ = ["Member", "NotThere", "SeatRegistry", "Seats"]
 
@@ -176,14 +177,14 @@ def _hash(token: str) -> str:
 
 def _read(path: Path) -> dict[str, Member]:
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(read_private(path))
         if whole["version"] != _VERSION:
             raise ValueError(f"version {whole['version']!r}")
         members = [
             Member(str(one["pane_id"]), str(one["link_sha256"]), _process(one["process"])) for one in whole["seats"]
         ]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}; move it away, and admit the panes again") from error
+        raise ValueError(f"{path} is damaged: {error_told(error)}; move it away, and admit the panes again") from error
     return {one.pane_id: one for one in members}
 
 
@@ -196,20 +197,3 @@ def _process(value: list[int] | None) -> Process | None:
         return None
     pid, started = value
     return Process(int(pid), int(started))
-
-
-def replace_private(path: Path, text: str) -> None:
-    """Put a file of this user's alone in the place of what was there, whole or not at all.  Durable on return."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - the descriptor is what makes it private
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -23,11 +23,10 @@ import trio
 from attrs import frozen
 
 from fencepost.supervisor.bridge.app import ListenerApp
-from fencepost.supervisor.bridge.auth import private_folder
 from fencepost.supervisor.bridge.connections import Connections
 from fencepost.supervisor.bridge.handlers import Bridge
+from fencepost.supervisor.bridge.private_files import private_folder, replace_private
 from fencepost.supervisor.bridge.routes import Listener
-from fencepost.supervisor.bridge.seats import replace_private
 
 __all__ = ["Addresses", "CannotListen", "Endpoints", "serve"]
 

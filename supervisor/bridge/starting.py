@@ -32,9 +32,12 @@ from fencepost.supervisor.bridge.hook_settings import (
     write_claude_channel,
     write_claude_settings,
     write_codex_home,
+    write_opencode_plugin,
 )
-from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of
+from fencepost.supervisor.bridge.launchers.commands import HARNESSES, Session, command_of, environment_of, stdin_of
 from fencepost.supervisor.bridge.launchers.held import Command, LaunchError, of_no_pane
+from fencepost.supervisor.bridge.opencode_claims import HARNESS as CLAIMING, OpenClaim, session_to_start
+from fencepost.supervisor.bridge.opencode_plugin import CONTENT_VARIABLE, content_with_plugins_of
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Terminal
 
 __all__ = ["Starting", "version_of"]
@@ -44,7 +47,10 @@ _LOOK_SECONDS: Final = 0.05
 _SAID_BYTES_MAX: Final = 1024
 _LINE_MAX: Final = 120
 _VERSION: Final = re.compile(r"\d+\.\d+\.\d+[0-9A-Za-z.+-]*")
-_STANDS_STILL: Final = {"claude-code": {"DISABLE_AUTOUPDATER": "1"}}
+_STANDS_STILL: Final = {
+    "claude-code": {"DISABLE_AUTOUPDATER": "1"},
+    "opencode": {"OPENCODE_DISABLE_AUTOUPDATE": "1"},
+}
 """What keeps a harness at the version whose proofs its incarnation was launched with."""
 
 
@@ -53,7 +59,7 @@ class Starting:
     """Makes the command of each start.
 
     `capabilities` answers what a version of a harness proves, `link_of` a pane's link token, `fleet_url` where the
-    fleet listener is, once it listens.
+    fleet listener is, once it listens, `claim_of` which delivery to a pane's OpenCode is unresolved (it may block).
     """
 
     book: PaneBook
@@ -62,34 +68,54 @@ class Starting:
     capabilities: Callable[[str, str], Capabilities]
     link_of: Callable[[str], str | None]
     fleet_url: Callable[[], str | None]
+    claim_of: Callable[[str], OpenClaim | None] = lambda _pane_id: None
 
     def command_for(self, launch: Launch) -> Command:
         """The command that starts `launch`.  Blocks for a few small files.
 
-        Raises `LaunchError` for a pane nothing is known of, ValueError for what no command line can carry, OSError.
+        Raises `LaunchError` for a pane nothing is known of, and where a claim forbids it; ValueError for what no
+        command line can carry, OSError.
         """
         spec = self.book.get(launch.pane_id)
         if spec is None or spec.harness != launch.harness:
             raise LaunchError(f"it is not known what to start in pane {launch.pane_id!r} as {launch.harness!r}")
         self._check_proofs(launch.pane_id, spec)
+        session = self._session(launch, spec)
         settings = self._settings(launch, spec)
+        environment = self._environment(launch, spec, settings)
         # What must be told first leaves no room for a prompt, which then waits for the next start.
         prompt = None if launch.startup is not None else self.book.take_prompt(launch.pane_id)
+        headless = spec.terminal is Terminal.NONE
         argv = command_of(
             launch,
             settings,
             program=(spec.argv[0], *self._channel(launch, spec), *spec.argv[1:]),
             prompt=prompt,
-            session=_session(launch, spec),
-            headless=spec.terminal is Terminal.NONE,
+            session=session,
+            headless=headless,
         )
-        environment = {
+        stdin = stdin_of(launch, prompt=prompt, headless=headless)
+        return Command(argv, environment, cwd=spec.cwd, stdin=stdin, bare=True)
+
+    def _session(self, launch: Launch, spec: PaneSpec) -> Session | None:
+        """The conversation to go on with; looked at here as well, since a message may have left meanwhile."""
+        session_id = spec.session_id or launch.session_id
+        if launch.harness == CLAIMING:
+            claim = self.claim_of(launch.pane_id)
+            session_id = session_to_start(launch.harness, session_id, claim, by_a_person=False)
+        return _session(launch.harness, session_id, spec.environment)
+
+    def _environment(self, launch: Launch, spec: PaneSpec, settings: str) -> dict[str, str]:
+        ours = environment_of(launch, settings)
+        if CONTENT_VARIABLE in ours:
+            users = spec.environment.get(CONTENT_VARIABLE)
+            ours[CONTENT_VARIABLE] = content_with_plugins_of(ours[CONTENT_VARIABLE], users)
+        return {
             **of_no_pane(spec.environment),  # another pane's token would let it speak as that one
             **_STANDS_STILL.get(launch.harness, {}),
-            **environment_of(launch, settings),
+            **ours,
             **self._ways_in(launch.pane_id),
         }
-        return Command(argv, environment, cwd=spec.cwd, bare=True)
 
     def _check_proofs(self, pane_id: str, spec: PaneSpec) -> None:
         """A successor is launched with its predecessor's capabilities, and the program may be another by now."""
@@ -105,6 +131,8 @@ class Starting:
             project = Path(spec.cwd)
             users = project / users_codex_home(spec.environment)
             return str(write_codex_home(self.folder, launch.incarnation_id, self.hook, users, project))
+        if launch.harness == "opencode":
+            return str(write_opencode_plugin(self.folder, launch.incarnation_id, self.hook))
         return str(write_claude_settings(self.folder, launch.incarnation_id, self.hook))
 
     def _channel(self, launch: Launch, spec: PaneSpec) -> list[str]:
@@ -120,16 +148,15 @@ class Starting:
         return {} if link is None or fleet is None else {"FENCEPOST_LINK": link, "FENCEPOST_FLEET": fleet}
 
 
-def _session(launch: Launch, spec: PaneSpec) -> Session | None:
+def _session(harness: str, session_id: str | None, environment: Mapping[str, str]) -> Session | None:
     """The conversation to go on with, or to begin under the id that the launch gives it.
 
     One whose transcript holds no message yet can be neither: Claude Code finds no conversation there, and takes the id
     for one in use.  So one begins under another id, which the hooks of the process then tell.
     """
-    session_id = spec.session_id or launch.session_id
-    if session_id is None or not HARNESSES[launch.harness].names_sessions:
+    if session_id is None or not HARNESSES[harness].names_sessions:
         return None if session_id is None else Session(session_id)
-    transcript = _transcript_of(session_id, spec.environment)
+    transcript = _transcript_of(session_id, environment)
     if transcript is None:
         return Session(session_id, is_new=True)
     return Session(session_id) if _has_messages(transcript) else Session(str(uuid4()), is_new=True)

@@ -51,6 +51,8 @@ _OWED: Final = frozenset(
 )
 _PAUSE_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 60.0
+_OWED_TRIES_MAX: Final = 6
+"""With the pauses between them that is half a minute: what fails longer fails for another reason than the moment."""
 _SETTLED_SECONDS: Final = 60.0
 """A process that lived as long starts its pane's pauses over."""
 
@@ -166,6 +168,7 @@ class Watcher:
         if not await self._wants_another(pane_id, spec.restart):
             await self.leave(pane_id, ended)
             return
+        failed = 0
         while True:
             await trio.sleep(self._pause(pane_id))
             try:
@@ -176,8 +179,9 @@ class Watcher:
             except FencepostError:
                 raise
             except Exception:
-                if spec.restart is not Restart.ALWAYS:
-                    raise
+                failed += 1
+                if spec.restart is not Restart.ALWAYS and failed >= _OWED_TRIES_MAX:
+                    raise  # it stays wanted, so the next life of the bridge tries again
                 log.exception("pane %r could not be started; it is tried again", pane_id)
             else:
                 return

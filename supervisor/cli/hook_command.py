@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json
 from fencepost.supervisor.cli.reading import FOLDER, default_folder
 
+if TYPE_CHECKING:
+    from fencepost.supervisor.bridge.hook_settings import HookCommand
+
 __all__ = ["hook_settings"]
 
-_HARNESSES: Final = ("claude-code", "codex")
+_HARNESSES: Final = ("claude-code", "codex", "opencode")
 
 
 @click.command(
@@ -24,6 +27,7 @@ Examples:
   fencepost hook-settings claude-code > settings.json && claude --settings settings.json
   CODEX_HOME=$(fencepost hook-settings codex --incarnation I1) codex --disable plugins \\
     --dangerously-bypass-hook-trust
+  OPENCODE_CONFIG_CONTENT="{\"plugin\": [\"file://$(fencepost hook-settings opencode --incarnation I1)\"]}" opencode
 """,
 )
 @click.argument("harness", type=click.Choice(_HARNESSES))
@@ -41,14 +45,14 @@ Examples:
 def hook_settings(harness: str, incarnation: str | None, deadline: int, folder: Path | None, as_json: bool) -> None:
     """Print the settings with which a harness runs the hooks of fencepost.
 
-    For claude-code a settings.json, for codex a config.toml.  With --incarnation nothing of that is printed: the files
-    are written below `incarnations` in the bridge's folder, each incarnation's apart, and the path for `--settings`, or
-    for CODEX_HOME, is printed.  The harness also needs FENCEPOST_PANE, FENCEPOST_INCARNATION and FENCEPOST_SOCKET in
-    its environment; a bridge that launches it sets all of this up by itself.  --json prints one object: harness,
-    deadline_seconds, timeout_seconds (the harness's own, after which a hook counts as failed), and settings or path.
+    For claude-code a settings.json, for codex a config.toml, for opencode a plugin.  With --incarnation nothing of that
+    is printed: the files are written below `incarnations` in the bridge's folder, each incarnation's apart, and the
+    path for `--settings`, for CODEX_HOME, or of the plugin, is printed.  The harness also needs FENCEPOST_PANE,
+    FENCEPOST_INCARNATION and FENCEPOST_SOCKET in its environment; a bridge that launches it sets all of this up by
+    itself.  --json prints one object: harness, deadline_seconds, timeout_seconds (the harness's own, after which a hook
+    counts as failed), and settings or path.
     """
     from fencepost.supervisor.bridge import hook_settings as made
-    from fencepost.supervisor.bridge.codex_home import users_codex_home
 
     command = made.HookCommand(deadline)
     told: dict[str, object] = {
@@ -60,18 +64,34 @@ def hook_settings(harness: str, incarnation: str | None, deadline: int, folder: 
     if incarnation is not None:
         within = (folder or default_folder()).absolute() / "incarnations"
         try:
-            if harness == "claude-code":
-                path = made.write_claude_settings(within, incarnation, command)
-            else:
-                users = Path.cwd() / users_codex_home(os.environ)
-                path = made.write_codex_home(within, incarnation, command, users, Path.cwd())
+            path = _written(within, incarnation, harness, command)
         except (OSError, ValueError) as error:
             raise Failed(error) from error
         say_json({**told, "path": str(path)}) if as_json else say(str(path))
     elif as_json:
-        settings: object = made.claude_settings(command) if harness == "claude-code" else made.codex_config(command)
+        settings: object = made.claude_settings(command) if harness == "claude-code" else _printed(harness, command)
         say_json({**told, "settings": settings})
-    elif harness == "claude-code":
-        say(json.dumps(made.claude_settings(command), indent=2))
     else:
-        say(made.codex_config(command).rstrip("\n"))
+        say(_printed(harness, command).rstrip("\n"))
+
+
+def _printed(harness: str, command: HookCommand) -> str:
+    from fencepost.supervisor.bridge import hook_settings as made
+
+    if harness == "claude-code":
+        return json.dumps(made.claude_settings(command), indent=2)
+    return made.codex_config(command) if harness == "codex" else made.opencode_plugin(command)
+
+
+def _written(folder: Path, incarnation_id: str, harness: str, command: HookCommand) -> Path:
+    from fencepost.supervisor.bridge import hook_settings as made
+    from fencepost.supervisor.bridge.codex_home import users_codex_home
+
+    match harness:
+        case "claude-code":
+            return made.write_claude_settings(folder, incarnation_id, command)
+        case "codex":
+            users = Path.cwd() / users_codex_home(os.environ)
+            return made.write_codex_home(folder, incarnation_id, command, users, Path.cwd())
+        case _:
+            return made.write_opencode_plugin(folder, incarnation_id, command)

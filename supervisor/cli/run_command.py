@@ -52,7 +52,9 @@ Examples:
 @click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane; the name is yours to choose.")
 @FOLDER
 @click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
-@click.option("--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex.")
+@click.option(
+    "--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex, opencode."
+)
 @click.option("--session", metavar="ID", help="The conversation to go on with.")
 @click.option("--cwd", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Where it runs [here].")
 @click.option("--terminal/--no-terminal", default=True, help="In a tmux pane, or headless with its output in a file.")
@@ -202,6 +204,9 @@ def _tell(folder: Path, pane: str, started: Members) -> None:
         say("It is told first what moved while it was away.")
     if started.get("prompt_kept") is True:
         say("A prompt was not said: it is kept, and said at the next start that has nothing else to tell first.")
+    claim = started.get("claim")
+    if claim is not None:
+        say(f"It is not ready for messages: the delivery {shown(claim['delivery_id'])} to it is unresolved.")
     if started.get("attach") is None:
         say(f"What it prints is in {shown(output_path(folder, pane))}")
 

@@ -8,14 +8,18 @@ import pytest
 from attrs import evolve
 from hypothesis import given, strategies as st
 
-from fencepost.actors.delivery_messages import MechanismOutcome, NativeSession, TranscriptEntry
+from fencepost.actors.delivery_messages import MechanismOutcome, NativeSession, Outbound, TranscriptEntry
 from fencepost.actors.delivery_state import (
+    Begin,
+    Fenced,
     Heard,
+    Journal,
     Message,
     abandon,
     blocked_report,
     dispatch,
     hear,
+    judge_call,
     never_sent,
     pending_report,
     proves,
@@ -201,3 +205,42 @@ def test_1_3_1_and_1_3_4_reports_name_the_original_and_have_exactly_one_stage_or
     assert {one.delivery_id for one in told[:-1]} == {flying.delivery_id}
     assert report_of(ended, asked="hello").detail == "well"
     assert report_of(ended, asked="another").detail.startswith("well; ")
+
+
+# -- what becomes of a call --------------------------------------------------------------------------------------------
+
+FLYING = dispatch(message(), 1)
+UNCERTAIN = hear(FLYING, words("head_seat", Heard.SILENCE), 2)
+DELIVERED = hear(FLYING, words("head_seat", Heard.ACKNOWLEDGED), 2)
+AGAIN = Outbound("hello", "head_seat", FLYING.delivery_id)
+OTHER = Outbound("another", "head_seat", "00000000-0000-0000-0000-000000000002")
+
+
+def test_10_12_a_journal_that_cannot_be_read_begins_nothing():
+    for outbound in (AGAIN, OTHER):
+        report = judge_call(outbound, CorruptRecord("deliveries", "is garbage"))
+        assert report == unreadable_report(outbound.delivery_id, "head_seat", report.detail)
+        assert report.stop is Stop.UNCERTAIN
+        assert "garbage" in str(report.detail)
+
+
+@pytest.mark.parametrize(("fencing", "known", "outbound"), [
+    pytest.param(FLYING, None, OTHER, id="another text while one is in flight"),
+    pytest.param(FLYING, FLYING, AGAIN, id="the same while it is in flight"),
+    pytest.param(UNCERTAIN, None, OTHER, id="another text while one is uncertain"),
+    pytest.param(UNCERTAIN, UNCERTAIN, AGAIN, id="the same while it is uncertain"),
+])  # fmt: skip
+def test_while_an_original_is_unresolved_nothing_begins_and_its_own_id_is_told(fencing, known, outbound):
+    verdict = judge_call(outbound, Journal(known=known, fencing=fencing))
+    report = verdict.report if isinstance(verdict, Fenced) else verdict
+    assert isinstance(verdict, Fenced) == (fencing is UNCERTAIN)
+    assert report == blocked_report(FLYING, asked_id=outbound.delivery_id)
+
+
+def test_a_call_begins_only_where_nothing_is_known_pending_or_unresolved_and_there_is_a_text():
+    assert judge_call(OTHER, Journal()) == Begin()
+    assert judge_call(OTHER, Journal(), message()) == blocked_report(message(), asked_id=OTHER.delivery_id)
+    assert judge_call(AGAIN, Journal(known=DELIVERED)) == report_of(DELIVERED, asked="hello")
+    assert judge_call(evolve(OTHER, text=" "), Journal()).stop is Stop.REJECTED
+    turn = dispatch(message("channel_turn"), 1)
+    assert judge_call(AGAIN, Journal(known=turn, fencing=turn), goes_on=True) == pending_report(turn)

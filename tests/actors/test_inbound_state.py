@@ -19,6 +19,7 @@ from fencepost.actors.inbound_state import (
     judge_post,
     known_end,
     malformed,
+    unpublished,
     wrapped,
 )
 from fencepost.mailbox.claim import fingerprint_of
@@ -29,6 +30,7 @@ from fencepost.mailbox.delivery_records import (
     SettlementRecord,
     TombstoneRecord,
 )
+from fencepost.mailbox.errors import CorruptRecord
 from fencepost.mailbox.ladder import Stage, Stop
 
 A, B = "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b"
@@ -109,6 +111,25 @@ def test_6_2_1_to_6_2_6_and_6_2_8_and_6_2_10_and_10_6_a_lookup_against_every_com
         assert (receipt.delivery_id, receipt.binding, receipt.fingerprint) == (A, BOUND, PRINT)
         assert verdict.clears == (stored and traces.fence == FENCE)
         assert receipt.stop is not Stop.UNAVAILABLE, "a denied lookup clears no claim"
+
+
+def test_10_12_what_cannot_be_read_answers_uncertain_and_does_nothing():
+    damage = CorruptRecord("acceptances", "is garbage")
+    for verdict in (judge_post("pane", POST, damage), judge_lookup(ASKED, damage)):
+        assert isinstance(verdict, Answered)
+        receipt = verdict.receipt
+        assert (receipt.received, receipt.stop, verdict.clears) == (False, Stop.UNCERTAIN, False)
+        assert (receipt.delivery_id, receipt.binding, receipt.fingerprint) == (A, BOUND, PRINT)
+        assert "garbage" in (receipt.detail or "")
+    assert unpublished(FENCE, damage, ()) is None
+
+
+def test_7_s4_only_what_was_accepted_exactly_and_has_no_run_is_left_to_publish():
+    run = RunRecord(run_id="r", delivery_id=A, pane_id="pane", published_at=1)
+    for traces in ALL:
+        left = unpublished(FENCE, traces, ())
+        assert left == (ACCEPTANCE if proved(traces) else None), traces
+        assert unpublished(FENCE, traces, (run,)) is None
 
 
 @pytest.mark.parametrize("size", [1_048_576, 1_048_577])

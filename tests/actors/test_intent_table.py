@@ -34,7 +34,8 @@ from fencepost.actors.intent_events import (
     Resolve,
     Supersede,
 )
-from fencepost.actors.intent_state import TABLE, Code, code_of, news_of, starts_attempt, step, transition
+from fencepost.actors.intent_news import news_of
+from fencepost.actors.intent_state import TABLE, Code, code_of, starts_attempt, step, transition
 from fencepost.actors.intent_verdicts import VERDICTS, Relation, judge_handshake, judge_prepare
 from fencepost.actors.intent_view import reach_of, view_of
 from fencepost.actors.messages import Anchor, Applied, ModelTurn, Reason, Reconciled, Refused, Unchanged

@@ -10,16 +10,17 @@ import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self, TypeVar
 
 import trio
 from attrs import frozen
 from bridge.claude_program import install
 
 from fencepost.supervisor import BaseTransition, Event, Pane, Supervisor
-from fencepost.supervisor.bridge.auth import private_folder
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneSpec, Terminal
+from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.program import Harnesses, open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.serve import Addresses, Endpoints, serve
@@ -95,7 +96,7 @@ class World:
         self.tmux_server = f"fencepost-{folder.name}"
 
     @classmethod
-    def new(cls, folder: Path) -> World:
+    def new(cls, folder: Path) -> Self:
         """One of the test's own; another process may have a bridge there as well (`World`)."""
         private_folder(folder / "bridge")
         (folder / "home").mkdir()
@@ -149,7 +150,7 @@ class World:
             await listening.wait()
             nursery.start_soon(opened.watch)
             with trio.fail_after(PATIENCE_SECONDS):
-                yield Life(opened.bridge)
+                yield Life(opened.bridge, where[0])
             opened.bridge.stopping.asked.set()
             nursery.cancel_scope.cancel()
 
@@ -159,6 +160,7 @@ class Life:
     """An open bridge, for tests."""
 
     bridge: Bridge
+    endpoints: Endpoints
 
     @property
     def supervisor(self) -> Supervisor:
@@ -184,14 +186,17 @@ class Life:
         return await self.until(lambda event: event.kind == kind, after)
 
 
+W = TypeVar("W", bound=World)
+
+
 def moved(number: int = 1) -> BaseTransition:
     return BaseTransition("parent_advance", f"main-{number}", f"main-{number + 1}", f"op-{number}", f"push-{number}")
 
 
 @asynccontextmanager
-async def world() -> AsyncGenerator[World]:
+async def world(kind: type[W] = World) -> AsyncGenerator[W]:
     folder = Path(tempfile.mkdtemp(prefix="fp-"))  # short: a socket's path may have some hundred bytes only
-    made = World.new(folder)
+    made = kind.new(folder)
     try:
         yield made
     finally:

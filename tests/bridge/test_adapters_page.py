@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from bridges import Workspace, moved, payload_of
 
-from fencepost.supervisor import IntentState, open_supervisor
+from fencepost.supervisor import IntentState, Pane, open_supervisor
 from fencepost.supervisor.bridge.adapters import Adapter, HookAnswer
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.hook import open_spool
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
@@ -25,6 +26,7 @@ MODULES = {
     "hook": "hook",
     "starting": "starting",
     "program": "program",
+    "spool": "adapters.spool",
 }
 
 
@@ -36,7 +38,7 @@ def adapter_on_the_page():
 
 
 async def test_the_adapter_on_the_page_blocks_restarts_tells_and_hears(tmp_path) -> None:
-    adapter: Adapter = adapter_on_the_page()(tmp_path / "spool")
+    adapter: Adapter = adapter_on_the_page()(Gate(tmp_path / "spool"))
     async with open_supervisor("memory://", reconciler=Workspace()) as supervisor:
         pane = supervisor.pane("pane-1")
 
@@ -61,7 +63,7 @@ async def test_the_adapter_on_the_page_blocks_restarts_tells_and_hears(tmp_path)
 
 
 async def test_the_adapter_on_the_page_takes_in_what_passed_unseen(tmp_path) -> None:
-    adapter = adapter_on_the_page()(tmp_path / "spool")
+    adapter = adapter_on_the_page()(Gate(tmp_path / "spool"))
     async with open_supervisor("memory://", reconciler=Workspace()) as supervisor:
         pane = supervisor.pane("pane-1")
         launch = await pane.launch(adapter.harness, "session", adapter.capabilities(None))
@@ -87,4 +89,5 @@ def test_what_the_page_names_is_there(name: str) -> None:
     elif module in MODULES:
         assert hasattr(importlib.import_module(f"fencepost.supervisor.bridge.{MODULES[module]}"), attribute)
     else:
-        assert name == "pane.startup_ready"
+        assert module == "pane"
+        assert hasattr(Pane, attribute)

@@ -19,6 +19,7 @@ from launch_world import eventually, new_launch, view_of
 from fencepost.supervisor.bridge import background, command
 from fencepost.supervisor.bridge.background import BridgeNotStarted, ensure_served, is_served
 from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command
+from fencepost.supervisor.bridge.private_files import replace_private
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def failed(folder: Path) -> tuple[int, str]:
 
 def test_where_a_dead_one_listened_is_forgotten_before_anything_else(folder):
     (folder / "endpoints.json").write_text("{}")
-    (folder / "seats.json").write_text("[" * 100_000)
+    replace_private(folder / "seats.json", "[" * 100_000)
     status, why = failed(folder)
     assert (status, "seats.json is damaged" in why) == (command.NOT_STARTED, True)
     assert not (folder / "endpoints.json").exists()

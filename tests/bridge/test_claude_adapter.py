@@ -24,6 +24,7 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.adapters import HookAnswer, claude, transcripts
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.transcripts import TranscriptMemory
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
@@ -44,7 +45,7 @@ class Life:
 
     def new_bridge(self) -> None:
         """A bridge that remembers nothing."""
-        self.adapter = ClaudeCodeAdapter(spool=self.folder / "spool", transcripts=[self.session.projects])
+        self.adapter = ClaudeCodeAdapter(Gate(self.folder / "spool"), transcripts=[self.session.projects])
 
     async def start(self, version="2.1.197") -> None:
         capabilities = self.adapter.capabilities(version)
@@ -263,6 +264,61 @@ async def test_a_path_may_not_climb_out(tmp_path, monkeypatch) -> None:
         await alive.pane.detect(moved("main-1", "main-2"))
         answer = await alive.hook({**event, "transcript_path": f"{alive.session.projects}/../other.jsonl"})
         assert await is_restarted(alive, answer, Reason.TURN_ORDER_UNKNOWN)
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["same bridge", "another bridge"])
+async def test_a_call_that_ran_without_a_turn_takes_its_siblings_turn_for_good(tmp_path, monkeypatch, forgets) -> None:
+    monkeypatch.setattr(claude, "_LOOK_SECONDS", 0.01)
+    async with life(tmp_path) as alive:
+        first, second = alive.session.turn("a", "b")
+        hidden = alive.session.path.rename(tmp_path / "hidden")
+        assert await alive.hook(first) == ALLOWED
+        hidden.rename(alive.session.path)
+        if forgets:
+            alive.new_bridge()
+        await alive.pane.detect(moved("main-1", "main-2"))
+        answer = await alive.hook(second)  # files may not move: the first one still runs
+        assert (await alive.intent()).batch_id is None
+        assert await is_restarted(alive, answer, Reason.TURN_ORDER_UNKNOWN)
+
+
+async def test_a_call_whose_siblings_proof_fails_after_its_own_has_no_turn_either(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(claude, "_LOOK_SECONDS", 0.01)
+    async with life(tmp_path) as alive:
+        first, second = alive.session.turn("a", "b")
+        is_placed, may_go_on, echo = trio.Event(), trio.Event(), ClaudeCodeAdapter._echo
+
+        async def slow_echo(self, pane, call, entries):
+            if call.tool_use_id == "b":
+                is_placed.set()
+                await may_go_on.wait()
+            return await echo(self, pane, call, entries)
+
+        monkeypatch.setattr(ClaudeCodeAdapter, "_echo", slow_echo)
+        answers = []
+
+        async def ask() -> None:
+            answers.append(await alive.hook(second))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await is_placed.wait()
+            alive.session.path.rename(tmp_path / "hidden")
+            assert await alive.hook(first) == ALLOWED
+            await alive.pane.detect(moved("main-1", "main-2"))
+            may_go_on.set()
+        assert await is_restarted(alive, answers[0], Reason.TURN_ORDER_UNKNOWN)
+
+
+async def test_a_nested_agents_calls_take_no_turn_from_their_caller_in_the_next_bridge(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        (first,) = alive.session.turn("a")
+        assert await alive.hook(first) == ALLOWED
+        assert await alive.hook({**alive.session.call("n"), "agent_id": "nested"}) == ALLOWED
+        alive.new_bridge()
+        await alive.pane.detect(moved("main-1", "main-2"))
+        (later,) = alive.session.turn("c")
+        assert reason_in(await alive.hook(later)).encode() == payload_of("main-2")
 
 
 @pytest.mark.parametrize("version", [None, "2.1.196", "2.2.0", "2.1.197-beta", ""])
@@ -539,6 +595,25 @@ async def test_a_successor_does_not_inherit_what_its_predecessor_answered(tmp_pa
         await alive.hook(alive.session.prompt("go on"))
         (answer,) = await alive.all(alive.session.turn("c"))
         assert reason_in(answer).startswith("This process did not prove")
+
+
+async def test_what_a_nested_agent_is_asked_is_no_startup_whatever_was_quoted_to_it(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        tagged = await restarted(alive)
+        asked = alive.session.prompt(tagged, written=False)
+        await alive.hook({**asked, "agent_id": "a1"})
+        assert (await alive.intent()).handshake_at is None
+        (answer,) = await alive.all(alive.session.turn("c"))
+        assert reason_in(answer).startswith("This process did not prove")
+
+
+async def test_what_a_nested_agent_is_asked_takes_no_echo_from_its_caller(tmp_path) -> None:
+    async with life(tmp_path) as alive:
+        asked = alive.session.prompt(await restarted(alive))
+        await alive.hook(asked)
+        await alive.hook({**asked, "prompt": "look around", "agent_id": "a1"})
+        assert await alive.all(alive.session.turn("c")) == [ALLOWED]
+        assert (await alive.intent()).state is IntentState.ACKNOWLEDGED
 
 
 async def test_a_nested_agent_of_one_that_answered_proves_nothing(tmp_path) -> None:

@@ -12,8 +12,9 @@ from bridges import Workspace, moved, payload_of
 from hypothesis import given, strategies as st
 
 from fencepost.supervisor import Capabilities, IntentState, Reason, open_supervisor
-from fencepost.supervisor.bridge.adapters import HookAnswer, codex
+from fencepost.supervisor.bridge.adapters import HookAnswer, turn_echo
 from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.hook import open_spool
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
@@ -27,7 +28,7 @@ class Life:
         self.folder = folder
         self.supervisor = supervisor
         self.pane = supervisor.pane("pane-1")
-        self.adapter = CodexAdapter(folder / "spool")
+        self.adapter = CodexAdapter(Gate(folder / "spool"))
         self.launch = None
 
     async def start(self, version="0.171.0") -> None:
@@ -165,7 +166,7 @@ async def test_what_a_nested_agent_was_told_and_calls_is_no_echo(tmp_path) -> No
 
 
 async def test_what_another_pane_says_crowds_no_echo_out(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(codex, "_REMEMBERED_MAX", 1)
+    monkeypatch.setattr(turn_echo, "_REMEMBERED_MAX", 1)
     async with life(tmp_path) as alive:
         await alive.pane.detect(moved("main-1", "main-2"))
         await alive.call("z")
@@ -181,7 +182,7 @@ async def test_what_another_pane_says_crowds_no_echo_out(tmp_path, monkeypatch) 
 async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
     async with life(tmp_path) as alive:
         event = {"hook_event_name": "PreToolUse", "turn_id": "t1", "tool_use_id": "a"}
-        said = {"version": 1, "incarnation_id": alive.launch.incarnation_id, "event": event}
+        said = {"version": 1, "incarnation_id": alive.launch.incarnation_id, "harness": "codex", "event": event}
         spool(tmp_path, json.dumps(said).encode() + b"\n")
         await alive.pane.detect(moved("main-1", "main-2"))
         assert await alive.call("a") == ALLOWED  # it ran already
@@ -190,7 +191,7 @@ async def test_what_passed_unseen_is_taken_in(tmp_path) -> None:
 
 async def test_an_unclear_spool_restarts(tmp_path) -> None:
     async with life(tmp_path) as alive:
-        spool(tmp_path, b'{"version": 1, "incarnation_id": "x", "event": {}}\n{"torn')
+        spool(tmp_path, b'{"version": 1, "incarnation_id": "x", "harness": "codex", "event": {}}\n{"torn')
         assert reason_in(await alive.call("a")).startswith("It is not known whether a call")
         letters = await alive.supervisor.dead_letters()
         assert [letter.reason for letter in letters if letter.reason is not Reason.UNKNOWN_INCARNATION] == []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 from mailbox_samples import NOON, PREPARED, RESTART, SOFT, incarnation, intent, life_of_an_intent
 
+from fencepost.mailbox.delivery_records import RunRecord
 from fencepost.mailbox.records import BatchRecord, CallRecord, DeliveryRecord, IntentRecord, OutcomeRecord
 from fencepost.supervisor import BatchMode, CallStatus, Checkpoint, Event, IntentState, Reason, Stage, Stop, ladder
 from fencepost.supervisor.bridge.dashboard import words
 from fencepost.supervisor.bridge.dashboard.journey import CALLS_MAX, batch_chart, process_bars, steps
+
+DELIVERY_ID = "00000000-0000-4000-8000-000000000001"
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
@@ -23,7 +26,7 @@ def test_every_state_call_checkpoint_and_reason_has_its_words():
 
 def delivery(outcome, native, stage, stop, **more) -> DeliveryRecord:
     known = {
-        "delivery_id": "00000000-0000-4000-8000-000000000001",
+        "delivery_id": DELIVERY_ID,
         "pane_id": "pane-1",
         "mechanism": "fleet_seat",
         "text": "hello",
@@ -59,17 +62,36 @@ def test_what_is_under_way_or_abandoned_proves_nothing():
 
 
 def inbound(**known):
-    nothing = {"fenced": False, "accepted": False, "published": False, "outcome": None, "settled": False}
+    nothing = {"fenced": False, "accepted": False, "run": None, "settled": False}
     return words.inbound_told(**(nothing | known))
+
+
+def turn(outcome: str | None = None, native: str | None = None) -> RunRecord:
+    ids = {"run_id": DELIVERY_ID, "delivery_id": DELIVERY_ID, "pane_id": "pane-1"}
+    ended_at = None if outcome is None else NOON
+    return RunRecord(**ids, published_at=NOON, outcome=outcome, native=native, ended_at=ended_at)
 
 
 def test_an_inbound_message_is_told_step_by_step():
     assert inbound().label == "forgotten"
     assert (inbound(fenced=True).label, inbound(fenced=True).kind) == ("acceptance not finished", "unknown")
     assert inbound(accepted=True).label == "accepted"
-    assert inbound(accepted=True, published=True).label == "turn under way"
-    assert inbound(accepted=True, published=True, outcome="settled").label == "turn ended"
+    assert inbound(accepted=True, run=turn()).label == "turn under way"
+    assert inbound(accepted=True, run=turn("settled")).label == "turn ended"
     assert inbound(fenced=True, settled=True).label == "settled, outcome unknown"
+
+
+CHANNEL_TURNS = [row for row in ladder.MAPPING if row.mechanism == "channel_turn" and row.outcome != "pending"]
+
+
+@pytest.mark.parametrize("row", CHANNEL_TURNS, ids=str)
+def test_a_message_of_a_pane_is_never_said_to_have_got_further_than_its_turn_did(row):
+    native = row.native if isinstance(row.native, str | None) else "no_reply"
+    told = inbound(accepted=True, run=turn(row.outcome, native))
+    assert told.rung == (1 if row.reach.stage is None else list(Stage).index(row.reach.stage) + 1)
+    kinds = {None: "done", Stop.UNCERTAIN: "unknown", Stop.EXPIRED: "stopped", Stop.REJECTED: "stopped"}
+    assert told.kind == kinds[row.reach.stop]
+    assert (native or row.outcome) in told.sentence
 
 
 @pytest.mark.parametrize(

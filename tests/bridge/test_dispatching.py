@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 import trio
+import trio.testing
 
 from fencepost.mailbox.claim import TEXT_BYTES_MAX
 from fencepost.supervisor import (
@@ -15,6 +16,7 @@ from fencepost.supervisor import (
     Outbound,
     Pane,
     Stage,
+    Stop,
     open_supervisor,
 )
 from fencepost.supervisor.bridge.dispatching import HeadDispatcher
@@ -49,7 +51,7 @@ async def there():
     head = HeadSeatOutbox(grace_seconds=1, acknowledge_seconds=10, reply_seconds=60)
     async with open_supervisor("memory://", mechanisms=[head], dispatcher=dispatcher) as supervisor:
         dispatcher.supervisor = supervisor
-        for pane_id in ("left", "right", "head"):
+        for pane_id in ("left", "right", "third", "head"):
             await supervisor.pane(pane_id).launch("claude-code", f"session-{pane_id}")
         yield World(supervisor)
 
@@ -73,6 +75,59 @@ async def test_a_reply_of_the_head_settles_the_turn_and_the_next_waits_its_turn(
         end = await there.end_of(second)  # no reply within the window: it may be at it
         assert (end["stop"], end["native"]) == ("uncertain", "no_reply")
         nursery.cancel_scope.cancel()
+
+
+async def test_however_much_a_pane_sends_another_waits_for_one_message_of_it(there, autojump_clock):
+    sent = ["left 1", "left 2", "left 3", "right 1", "third 1", "third 2", "right 2"]
+    for text in sent:
+        await there.post(text, text.partition(" ")[0])
+    heard = []
+    for _ in sent:
+        event = await there.take()
+        heard += [text for text in sent if text in event.text]
+        await there.head.acknowledge_event(event.event_id)
+        await there.head.reply_event(event.event_id, "good")
+    assert heard == ["left 1", "right 1", "left 2", "third 1", "right 2", "left 3", "third 2"]
+
+
+async def test_one_message_too_many_is_not_accepted_and_may_be_sent_later(there, autojump_clock):
+    posted = [await there.post(f"message {number}") for number in range(HeadDispatcher("head").turns_max)]
+    pane = there.supervisor.pane("left")
+    late = InboundPost(str(uuid.uuid4()), (await pane.binding()).binding, "one more")
+    receipt = await pane.accept(late)
+    assert (receipt.received, receipt.stop) == (False, Stop.UNAVAILABLE)
+    assert "16 messages of this pane wait" in receipt.detail
+    await there.post("of another pane", "right")
+    event = await there.take()
+    await there.head.acknowledge_event(event.event_id)
+    await there.head.reply_event(event.event_id, "good")
+    await there.end_of(posted[0])
+    assert (await pane.accept(late)).received  # nothing had been written: the same id is as good as new
+    assert (await pane.accept(late)).received  # and what was accepted is never refused
+    assert (await pane.accept(InboundPost(str(uuid.uuid4()), late.binding, "again too many"))).stop is Stop.UNAVAILABLE
+
+
+async def test_messages_that_are_called_off_while_they_wait_keep_nobody_waiting():
+    for _ in range(20):  # trio takes what can go on in any order, and each must do
+        dispatcher, order, done = HeadDispatcher("head"), [], trio.Event()
+
+        async def one(pane_id: str, scope: trio.CancelScope, dispatcher=dispatcher, order=order, done=done) -> None:
+            with scope:
+                async with dispatcher._before_the_head(pane_id):
+                    order.append(pane_id)
+                    await done.wait()
+
+        scopes = {pane_id: trio.CancelScope() for pane_id in "abcd"}
+        async with trio.open_nursery() as nursery:
+            for pane_id, scope in scopes.items():
+                nursery.start_soon(one, pane_id, scope)
+                await trio.testing.wait_all_tasks_blocked()
+            scopes["c"].cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            scopes["b"].cancel()  # in the moment in which it is called
+            done.set()
+        assert order == ["a", "d"]
+        assert (dispatcher._at_work, dispatcher._waiting) == (None, {})
 
 
 async def test_nobody_at_the_head_is_told_as_such_and_harms_no_later_message(there, autojump_clock):

@@ -24,9 +24,8 @@ async def place():
 
 
 async def seat(life, handler, **members: object) -> None:
-    asked = Call(
-        life.bridge, Identity(None, lambda: True), {"pane": "other"}, b"", {"version": 1, **members}, trio.sleep_forever
-    )
+    operator, body = Identity(None, lambda: True), {"version": 1, **members}
+    asked = Call(life.bridge, operator, {"pane": "other"}, b"", body, trio.sleep_forever, lambda _: None)
     status, _ = await handler(asked)
     assert status == 200
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.supervisor.bridge.escaped import escaped
+from fencepost.supervisor.bridge.escaped import error_told, escaped
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,13 @@ from fencepost.supervisor.bridge.escaped import escaped
 )
 def test_what_is_not_printable_is_spelled_out(text, kept, shown):
     assert escaped(text, keep=kept) == shown
+
+
+def test_an_error_is_told_in_one_line_without_the_text_that_could_not_be_encoded():
+    assert error_told(ValueError("a\nb → c")) == "ValueError('a\\nb \\u2192 c')"
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "the payload \ud800".encode()
+    assert "the payload" in repr(caught.value)
+    assert "the payload" not in error_told(caught.value)
+    assert "in position 12" in error_told(caught.value)
+    assert len(error_told(ValueError("x" * 1000))) == 300

@@ -26,7 +26,7 @@ async def place():
 
 
 def call(life: Life, query: bytes = b"forget=true") -> Call:
-    return Call(life.bridge, Identity(None, lambda: True), {"pane": "left"}, query, {}, sleep_forever)
+    return Call(life.bridge, Identity(None, lambda: True), {"pane": "left"}, query, {}, sleep_forever, lambda _: None)
 
 
 async def run_once(life: Life, place: World) -> None:

@@ -182,12 +182,33 @@ async def test_without_an_answer_a_call_passes_where_nothing_is_pending_and_is_w
     assert [line["event"] for line in here.spooled()] == [call()]
 
 
-@pytest.mark.parametrize("status", ["400 Bad", "403 No", "413 Long"])
-async def test_a_process_that_is_refused_may_run_nothing(here, status) -> None:
+REFUSALS = {
+    "400 Bad": hook.UNREADABLE,
+    "401 Who": hook.NOT_ADMITTED,
+    "403 No": hook.NOT_ADMITTED,
+    "404 None": hook.NOT_ADMITTED,
+    "408 Slow": hook.NO_ANSWER,
+    "409 No": hook.NO_ANSWER,
+    "413 Long": hook.UNREADABLE,
+    "429 Many": hook.NO_ANSWER,
+}
+
+
+@pytest.mark.parametrize(("status", "told"), REFUSALS.items(), ids=REFUSALS)
+async def test_what_is_refused_does_not_run_and_only_who_is_refused_is_a_persons_matter(here, status, told) -> None:
     await stored(here)
     with served(here.socket, lambda c: c.sendall(response(ALLOW, status))):
-        assert here.run(call()).reason == hook.NOT_ADMITTED
+        assert here.run(call()).reason == told
     assert not here.spool.exists()
+    assert ("a person must look" in told) == (told is hook.NOT_ADMITTED)
+
+
+@pytest.mark.parametrize(("status", "kept"), [("429 Many", 1), ("403 No", 0), ("400 Bad", 0)])
+def test_the_end_of_a_batch_that_is_not_taken_now_is_told_later(here, status, kept) -> None:
+    said = {"hook_event_name": "PostToolBatch", "tool_calls": [{"tool_use_id": "a"}]}
+    with served(here.socket, lambda c: c.sendall(response(ALLOW, status))):
+        assert here.run(said, "PostToolBatch").stdout == b""
+    assert len(here.spooled()) == kept
 
 
 @pytest.mark.parametrize("missing", ["FENCEPOST_PANE", "FENCEPOST_INCARNATION", "FENCEPOST_SOCKET"])

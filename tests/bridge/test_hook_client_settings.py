@@ -20,6 +20,7 @@ from hook_programs import place
 from fencepost.supervisor import Applied, IntentState, Unchanged, open_supervisor
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.hook_settings import (
     HookCommand,
     claude_settings,
@@ -94,7 +95,7 @@ def test_a_folder_that_others_may_enter_is_not_written_to(tmp_path) -> None:
     command = HookCommand()
     written = write_claude_settings(tmp_path / "s", "one", command)
     written.parent.chmod(0o755)
-    with pytest.raises(PermissionError, match="private"):
+    with pytest.raises(PermissionError, match="mode 0700"):
         write_claude_settings(tmp_path / "s", "one", command)
 
 
@@ -119,7 +120,7 @@ async def test_the_lines_in_the_settings_carry_a_payload_to_the_model_and_back(h
     ):
         pane = supervisor.pane("pane/1")
         environment["FENCEPOST_INCARNATION"] = (await pane.launch("claude-code")).incarnation_id
-        bridge = Bridge(here, pane, ClaudeCodeAdapter(here.spool, [session.projects]))
+        bridge = Bridge(here, pane, ClaudeCodeAdapter(Gate(here.spool), [session.projects]))
         await nursery.start(bridge.serve)
         await pane.detect(moved("main-1", "main-2"))
 

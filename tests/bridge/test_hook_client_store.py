@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import sqlite3
+import threading
 from contextlib import asynccontextmanager, closing
 
 import pytest
 import trio
+import trio.testing
 from bridges import Workspace, moved, payload_of
 from claude_session import ClaudeSession
 from hook_programs import call, finish, place
 
+from fencepost.mailbox.line import MutationLine
+from fencepost.mailbox.mutation import Mutation
+from fencepost.mailbox.records import AdmissionRecord
 from fencepost.supervisor import (
+    ActorCrashed,
     Allow,
     Capabilities,
     IntentState,
+    MailboxClosed,
     ModelTurn,
     NeedsRecovery,
+    Options,
     Reason,
     ToolBoundary,
     open_supervisor,
@@ -27,8 +36,9 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge import hook
 from fencepost.supervisor.bridge.adapters import HookAnswer, spool as spool_module
 from fencepost.supervisor.bridge.adapters.claude import ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.codex import CodexAdapter
 from fencepost.supervisor.bridge.adapters.gate import Gate
-from fencepost.supervisor.bridge.adapters.spool import parse_spool
+from fencepost.supervisor.bridge.adapters.spool import parse_spool, tell_hooks
 from fencepost.supervisor.bridge.startup_tag import tagged_input
 
 PANE = "pane/1"
@@ -142,13 +152,13 @@ async def _diverged(here, pane) -> None:
 TOLD = payload_of("main-2").decode()
 STATES = {
     _nothing: None,
-    _detected: None,
-    _detected_hard: None,
+    _detected: hook.BARRIER,
+    _detected_hard: hook.BARRIER,
     _materialized: TOLD,
     _delivered: TOLD,
     _completed: TOLD,
     _acknowledged: None,
-    _second_detected: None,
+    _second_detected: hook.BARRIER,
     _startup: TOLD,
     _accepted: TOLD,
     _replaced: hook.REPLACED,
@@ -167,6 +177,31 @@ async def test_a_barrier_holds_without_the_bridge_and_only_a_barrier(here, bring
         ran = await trio.to_thread.run_sync(here.run, call()) if open_still else None
     ran = ran or here.run(call())
     assert (None if ran.stdout == b"" else ran.reason) == reason
+
+
+MOVES_ITSELF = {_detected, _detected_hard, _second_detected}
+
+
+@pytest.mark.parametrize("bring_about", STATES, ids=[state.__name__ for state in STATES])
+async def test_where_the_bridge_moves_files_itself_what_is_bound_to_nothing_is_no_barrier(here, bring_about) -> None:
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    async with opened(here) as pane:
+        await bring_about(here, pane)
+    ran = here.run(call())
+    assert (None if ran.stdout == b"" else ran.reason) == (None if bring_about in MOVES_ITSELF else STATES[bring_about])
+
+
+async def test_what_was_said_of_an_earlier_bridge_holds_for_its_processes_no_longer(here) -> None:
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    async with opened(here) as pane:
+        await _detected(here, pane)
+    tell_hooks(here.spool, moved_when_bound=False, is_clear=False)
+    assert here.run(call()).reason == hook.BARRIER
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=False)  # those files have moved already
+    assert here.run(call()).reason == hook.BARRIER
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=False)
+    assert here.run(call()).stdout == b""
 
 
 async def test_a_reconciliation_is_a_barrier_also_after_the_bridge_died_in_it(here) -> None:
@@ -265,11 +300,37 @@ async def test_what_passed_is_written_down_privately_one_line_each(here) -> None
     assert (file.stat().st_mode & 0o777, here.spool.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-async def test_what_is_denied_because_of_a_barrier_may_be_written_down_too(here) -> None:
+@pytest.mark.parametrize("bring_about", [_detected, _materialized, _retired])
+async def test_what_is_denied_is_not_written_down_as_passed(here, bring_about) -> None:
     async with opened(here) as pane:
-        await _materialized(here, pane)
-    here.run(call("a"))
+        await launched(here, pane)
+        here.run(call("a"))
+        await bring_about(here, pane)
+    here.run(call("b"))
     assert [line["event"] for line in here.spooled()] == [call("a")]
+
+
+async def test_what_is_denied_because_nothing_can_be_read_is_not_written_down_as_passed(here) -> None:
+    assert here.run(call()).reason == hook.NO_BARRIER_KNOWN
+    assert here.spooled() == []
+
+
+def test_what_is_denied_because_the_deadline_has_come_is_not_written_down_as_passed(here) -> None:
+    os.mkfifo(here.folder / "bridge.db")  # whoever opens it to read waits for a writer
+    assert here.run(call(), deadline=1).reason == hook.NO_ANSWER
+    assert here.spooled() == []
+
+
+async def test_no_sibling_runs_of_a_call_that_was_denied_before_any_batch_was_bound(here) -> None:
+    session = ClaudeSession(here.folder)
+    async with opened(here) as pane:
+        await _detected(here, pane)
+    first, second = session.turn("a", "b")
+    assert here.run(first).reason == hook.BARRIER
+    async with opened(here) as pane:
+        incarnation = here.environment["FENCEPOST_INCARNATION"]
+        answer = await adapter_of(here, session).on_hook(pane, incarnation, second, 5)
+    assert TOLD in json.loads(answer.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
 
 
 async def test_a_torn_line_spoils_only_itself(here) -> None:
@@ -343,7 +404,7 @@ async def test_a_barrier_that_rises_while_the_hook_waits_for_the_lock_is_seen(he
 
 
 def adapter_of(here, session) -> ClaudeCodeAdapter:
-    return ClaudeCodeAdapter(spool=here.spool, transcripts=[session.projects])
+    return ClaudeCodeAdapter(Gate(here.spool), transcripts=[session.projects])
 
 
 async def test_a_batch_that_passed_unseen_goes_on_and_the_next_is_told(here) -> None:
@@ -391,6 +452,13 @@ async def test_a_completion_nobody_took_is_taken_in_and_the_next_turn_acknowledg
         assert (await pane.intents())[0].acknowledged_at is not None
 
 
+def leave_line(here, event) -> None:
+    """As a hook leaves it whose deadline comes between its writing and its reading: it has denied the call."""
+    descriptor = hook.open_spool(str(here.spool), PANE)
+    os.write(descriptor, hook.Event(event, here.environment, "claude-code").spooled())
+    os.close(descriptor)
+
+
 async def test_a_call_that_was_denied_while_files_moved_was_told_nothing_and_the_next_turn_is(here) -> None:
     session = ClaudeSession(here.folder)
     (first,) = session.turn("a")
@@ -400,6 +468,7 @@ async def test_a_call_that_was_denied_while_files_moved_was_told_nothing_and_the
         answer = await adapter_of(here, session).on_hook(pane, incarnation, first, 0)
         assert answer.delivered is None
     assert here.run(first).reason == hook.BARRIER
+    leave_line(here, first)
     here.run(session.ended("a"), "PostToolBatch")
     async with opened(here) as pane:
         while (await pane.intents())[0].state is not IntentState.MATERIALIZED:
@@ -490,15 +559,16 @@ async def test_who_leaves_while_a_long_spool_is_taken_in_leaves_the_rest_of_it_t
 
     async with opened(here) as pane:
         gate = Gate(here.spool)
+        gate.retell_by("claude-code", retell)
         boundary = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
         with trio.CancelScope() as leaving:
-            await gate.pre_tool_use(pane, boundary, 0, retell)
+            await gate.pre_tool_use(pane, boundary, 0)
         assert leaving.cancelled_caught
-        assert isinstance(await gate.pre_tool_use(pane, boundary, 0, retell), Allow)
+        assert isinstance(await gate.pre_tool_use(pane, boundary, 0), Allow)
         assert told == ["toolu_0", "toolu_1", "toolu_2"]
         assert here.spooled() == []
         here.run(call("toolu_3"), FENCEPOST_SOCKET=str(here.folder / "nobody.sock"), FENCEPOST_SPOOL=str(here.spool))
-        await gate.pre_tool_use(pane, boundary, 0, retell)
+        await gate.pre_tool_use(pane, boundary, 0)
         assert told[3:] == ["toolu_3"]
 
 
@@ -536,3 +606,150 @@ async def test_a_spool_that_somebody_holds_blocks_its_own_pane_alone(here, monke
             os.close(descriptor)
     assert b"Try again shortly" in answers[PANE].stdout
     assert answers["pane/2"] == ALLOWED
+
+
+async def test_what_passed_unseen_is_told_by_the_rule_of_its_own_harness_whoever_asks_first(here) -> None:
+    session = ClaudeSession(here.folder)
+    first, second = session.turn("a", "b")
+    async with opened(here) as pane:
+        old = (await pane.launch("codex")).incarnation_id
+        await launched(here, pane)
+        assert here.run(first).stdout == b""
+        gate, incarnation = Gate(here.spool), here.environment["FENCEPOST_INCARNATION"]
+        claude, codex = ClaudeCodeAdapter(gate, [session.projects]), CodexAdapter(gate)
+        late = {"hook_event_name": "PreToolUse", "turn_id": "t", "tool_use_id": "x"}
+        assert b"replaced" in (await codex.on_hook(pane, old, late, 5)).stdout
+        await pane.detect(moved("main-1", "main-2"))
+        assert await claude.on_hook(pane, incarnation, second, 5) == ALLOWED  # the first one still runs
+
+
+async def test_what_passed_unseen_of_a_harness_that_nobody_tells_may_have_been_any_call(here) -> None:
+    session = ClaudeSession(here.folder)
+    async with opened(here) as pane:
+        await launched(here, pane)
+        here.run(session.turn("a")[0], harness="nosuch")
+        (event,) = session.turn("b")
+        answer = await adapter_of(here, session).on_hook(pane, here.environment["FENCEPOST_INCARNATION"], event, 5)
+        assert b"not known whether a call" in answer.stdout
+
+
+# -- a decision and its lock ------------------------------------------------------------------------------------------
+
+
+class SlowStore:
+    """Holds the commit of a decision back until it is told to go on."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+        run_batch = MutationLine._run_batch
+
+        def slow(line, run, entries):
+            mutations = (one.job for one in entries if isinstance(one.job, Mutation))
+            if any(isinstance(put, AdmissionRecord) for mutation in mutations for put in mutation.puts):
+                self.has_begun.set()
+                assert self.may_go_on.wait(60)
+            return run_batch(line, run, entries)
+
+        monkeypatch.setattr(MutationLine, "_run_batch", slow)
+
+    async def began(self) -> None:
+        await trio.to_thread.run_sync(self.has_begun.wait, abandon_on_cancel=True)
+
+
+def is_free(here) -> bool:
+    descriptor = hook.open_spool(str(here.spool), PANE)
+    try:
+        return hook.try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_hook_whose_question_was_cut_off_does_not_decide_before_the_bridge_has(here, monkeypatch) -> None:
+    store = SlowStore(monkeypatch)
+    tell_hooks(here.spool, moved_when_bound=True, is_clear=True)
+    async with opened(here) as pane:
+        await _detected(here, pane)
+        gate, incarnation = Gate(here.spool), here.environment["FENCEPOST_INCARNATION"]
+        try:
+            async with trio.open_nursery() as nursery:
+                first = ToolBoundary(incarnation, ModelTurn("t1", 1), "b1")
+                nursery.start_soon(gate.pre_tool_use, pane, first, 5)
+                await store.began()
+                nursery.cancel_scope.cancel()  # the bridge was asked to stop a second time
+            assert not is_free(here)
+            process = here.start(deadline=20)
+        finally:
+            store.may_go_on.set()
+        ran = await trio.to_thread.run_sync(finish, process, call(), 20)
+        assert ran.reason in {hook.BARRIER, TOLD}
+        assert (await pane.intents())[0].batch_id == "b1"
+        assert is_free(here)
+
+
+async def test_a_decision_that_a_closed_runtime_may_still_commit_keeps_its_lock(here, monkeypatch) -> None:
+    store, options = SlowStore(monkeypatch), Options(close_seconds=0.2)
+
+    async def ask(gate, pane, boundary) -> None:
+        with pytest.raises(MailboxClosed):
+            await gate.pre_tool_use(pane, boundary, 5)
+
+    async def life(gate) -> None:
+        async with (
+            trio.open_nursery() as nursery,
+            open_supervisor(here.environment["FENCEPOST_STORE"], reconciler=Workspace(), options=options) as supervisor,
+        ):
+            pane = supervisor.pane(PANE)
+            await _detected(here, pane)
+            first = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
+            nursery.start_soon(ask, gate, pane, first)
+            await store.began()
+
+    gates = [Gate(here.spool)]
+    try:
+        await life(gates[0])
+        assert not is_free(here)
+    finally:
+        store.may_go_on.set()
+    gates.clear()
+    gc.collect()
+    assert is_free(here)
+
+
+async def test_a_question_that_nobody_waits_for_any_more_is_not_asked(here) -> None:
+    async with opened(here) as pane:
+        await launched(here, pane)
+        here.run(call("a"))
+        await pane.detect(moved("main-1", "main-2"))
+        gate, incarnation = Gate(here.spool), here.environment["FENCEPOST_INCARNATION"]
+        may_go_on = trio.Event()
+        async with trio.open_nursery() as nursery:
+
+            async def retell(_pane, _unseen) -> bool:
+                nursery.cancel_scope.cancel()
+                await may_go_on.wait()
+                return True
+
+            gate.retell_by("claude-code", retell)
+            boundary = ToolBoundary(incarnation, ModelTurn("t1", 1), "b1")
+            nursery.start_soon(gate.pre_tool_use, pane, boundary, 5)
+        assert not is_free(here)
+        may_go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert is_free(here)
+        assert (await pane.intents())[0].batch_id is None
+
+
+async def test_a_decision_that_fails_gives_its_lock_back(here, monkeypatch) -> None:
+    async with opened(here) as pane:
+        await launched(here, pane)
+
+        async def fails(*_arguments, **_more):
+            raise ActorCrashed(f"pane:{PANE}", 1)
+
+        boundary = ToolBoundary(here.environment["FENCEPOST_INCARNATION"], ModelTurn("t1", 1), "b1")
+        gate = Gate(here.spool)
+        with monkeypatch.context() as patched, pytest.raises(ActorCrashed):
+            patched.setattr(pane, "pre_tool_use", fails)
+            await gate.pre_tool_use(pane, boundary, 5)
+        assert is_free(here)
+        assert await gate.pre_tool_use(pane, boundary, 5) == Allow()

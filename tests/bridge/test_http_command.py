@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from fencepost.mailbox import ClaimedSender
 from fencepost.supervisor import Capabilities, Stop, StoreFault, cli
 from fencepost.supervisor.bridge import command
+from fencepost.supervisor.bridge.private_files import replace_private
 from fencepost.supervisor.bridge.program import Harnesses
 
 
@@ -134,7 +135,7 @@ def test_an_unsafe_folder_or_token_is_refused(tmp_path):
     status, errors = not_started(folder)
     assert (status, "chmod 600" in errors) == (2, True)
     (folder / "operator.token").chmod(0o600)
-    (folder / "seats.json").write_text("{")
+    replace_private(folder / "seats.json", "{")
     status, errors = not_started(folder)
     assert (status, "damaged" in errors) == (2, True)
 
@@ -172,7 +173,7 @@ def test_a_store_that_fails_ends_the_bridge_with_1(tmp_path, words):
         said.append(text)
         client.start()
 
-    settings = command.Settings(folder=folder, harnesses=Harnesses(adapters=(Failing(),)))
+    settings = command.Settings(folder=folder, harnesses=Harnesses(adapters=(lambda _gate: Failing(),)))
     assert command.run(settings, say, complaints.append) == 1
     client.join()
     assert (answers, complaints) == ([503], ["the store failed: the disk is \x1b full"])

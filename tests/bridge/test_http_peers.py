@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from fencepost.supervisor import InvalidIdentifier
-from fencepost.supervisor.bridge.auth import Unsafe, operator_token, private_folder
+from fencepost.supervisor.bridge import private_files
+from fencepost.supervisor.bridge.auth import operator_token
+from fencepost.supervisor.bridge.panes import PaneBook
 from fencepost.supervisor.bridge.peers import Process, Stat, lineage, peer_of, process, stat_of
-from fencepost.supervisor.bridge.seats import NotThere, Seats, replace_private
+from fencepost.supervisor.bridge.private_files import Unsafe, private_folder, read_private, replace_private
+from fencepost.supervisor.bridge.seats import NotThere, Seats
 
 # A pane: it says its child's process id, and its child waits for a line.  `orphan` lets the child's parent die.
 PANE = """
@@ -214,7 +217,7 @@ def test_a_membership_that_cannot_be_written_down_is_as_it_was(tmp_path):
     "text", ["", "[]", "{}", '{"version":2,"seats":[]}', '{"version":1,"seats":[{}]}', '{"version":1}']
 )
 def test_a_damaged_file_of_members_is_not_guessed_at(tmp_path, text):
-    (tmp_path / "seats.json").write_text(text)
+    replace_private(tmp_path / "seats.json", text)
     with pytest.raises(ValueError, match="damaged"):
         Seats(tmp_path / "seats.json")
 
@@ -241,6 +244,33 @@ def test_the_operators_token_is_made_once_and_private(tmp_path):
     assert operator_token(path) == token == path.read_text().strip()
     path.unlink()
     assert operator_token(path) != token
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "link"])
+def test_a_death_while_a_token_is_made_leaves_none_and_the_next_start_makes_it(tmp_path, monkeypatch, step):
+    path = tmp_path / "operator.token"
+
+    def dies(*_arguments, **_more) -> None:
+        raise SystemError("dead")
+
+    with monkeypatch.context() as patched, pytest.raises(SystemError):
+        if step == "write":
+            patched.setattr(private_files, "open", dies, raising=False)
+        else:
+            patched.setattr(os, step, dies)
+        operator_token(path)
+    assert not path.exists()
+    token = operator_token(path)
+    assert path.read_text().strip() == token
+    assert [one.name for one in tmp_path.iterdir()] == ["operator.token"]
+
+
+def test_a_file_that_is_there_is_not_replaced_by_a_new_one(tmp_path):
+    path = tmp_path / "file"
+    assert private_files.create_private(path, b"one")
+    assert not private_files.create_private(path, b"two")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"one", 0o600)
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
@@ -281,6 +311,23 @@ def test_a_folder_is_private_or_refused(tmp_path):
             private_folder(tmp_path / name)
     with pytest.raises(FileExistsError):
         private_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize("kept", [Seats, PaneBook])
+@pytest.mark.parametrize("mode", [0o640, 0o602])
+def test_what_others_could_have_read_or_written_is_not_believed(tmp_path, kept, mode):
+    path = tmp_path / "kept.json"
+    replace_private(path, "{}")
+    path.chmod(mode)
+    with pytest.raises(Unsafe, match="chmod 600"):
+        kept(path)
+
+
+def test_a_private_file_is_read_up_to_a_bound(tmp_path):
+    replace_private(tmp_path / "file", "content")
+    assert (read_private(tmp_path / "file"), read_private(tmp_path / "file", 4)) == (b"content", b"cont")
+    with pytest.raises(FileNotFoundError):
+        read_private(tmp_path / "none")
 
 
 def test_a_file_is_replaced_whole(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -55,8 +56,11 @@ async def read(stream) -> tuple[int, bytes]:
     top, _, body = data.partition(b"\r\n\r\n")
     lines = top.lower().split(b"\r\n")
     length = next(int(line.split(b":")[1]) for line in lines if line.startswith(b"content-length:"))
-    while len(body) < length:
-        body += await stream.receive_some()
+    parts = [body]
+    while sum(map(len, parts)) < length:
+        parts.append(await stream.receive_some())
+        assert parts[-1], "the answer ended early"
+    body = b"".join(parts)
     return int(top.split(b" ")[1]), body
 
 
@@ -282,12 +286,12 @@ async def test_a_payload_that_a_harnesss_own_hook_did_not_get_whole_is_not_deliv
     reported = []
 
     async def on_hook(*_):
-        return HookAnswer(b"x" * 20_000_000, 0, Delivered("i", "i", "t", "b"))
+        return HookAnswer(b"x" * 2_000_000, 0, Delivered("i", "i", "t", "b"))
 
     async def mark_delivered(*ids):
         reported.append(ids)
 
-    async with world(limits=Limits(send_seconds=2)) as there, served(there, tmp_path) as where:
+    async with world(limits=Limits(send_seconds=1, head_seconds=2)) as there, served(there, tmp_path) as where:
         monkeypatch.setattr(there.adapter, "on_hook", on_hook)
         monkeypatch.setattr(Pane, "mark_delivered", mark_delivered)
         path = f"/seats/{OURS}/hook?harness=plain&incarnation=i"
@@ -490,6 +494,34 @@ async def test_what_outlives_the_grace_is_cut_and_told_so(tmp_path):
             await under_way(there)
             there.bridge.stopping.asked.set()
         assert answers == [(503, {"version": 1, "error": "the bridge is stopping"})]
+        assert there.bridge.stopping.was_cut is True
+
+
+@pytest.mark.parametrize("what", ["accept", "receipt"])
+async def test_a_message_that_is_cut_off_is_answered_with_a_receipt_that_nobody_knows(tmp_path, monkeypatch, what):
+    async def never(*_):
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(Pane, what, never)
+    digest = hashlib.sha256(b"text").hexdigest()
+    message = {"version": 1, "delivery_id": UUID, "binding": digest, "text": "text"}
+    async with world() as there:
+        answers = []
+        async with served(there, tmp_path, grace_seconds=0.1) as where, trio.open_nursery() as nursery:
+
+            async def call():
+                path = f"/seats/{OURS}/messages"
+                if what == "accept":
+                    answers.append(await ask(where, "POST", path, body=json.dumps(message).encode()))
+                else:
+                    answers.append(await ask(where, "GET", f"{path}/{UUID}?binding={digest}&fingerprint={digest}"))
+
+            nursery.start_soon(call)
+            await under_way(there)
+            there.bridge.stopping.asked.set()
+        ((status, told),) = answers
+        assert (status, told["stage"], told["received"]) == (200, "uncertain", False)
+        assert (told["delivery_id"], told["binding"], told["fingerprint"]) == (UUID, digest, digest)
         assert there.bridge.stopping.was_cut is True
 
 

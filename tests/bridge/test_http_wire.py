@@ -29,7 +29,7 @@ from fencepost.supervisor import (
 )
 from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.adapters.answers import denial
-from fencepost.supervisor.bridge.hook import NO_ANSWER
+from fencepost.supervisor.bridge.hook import NO_ANSWER, NOT_ADMITTED, UNREADABLE
 from fencepost.supervisor.bridge.limits import Limits
 from fencepost.supervisor.bridge.routes import Listener
 
@@ -186,6 +186,15 @@ async def test_a_harnesss_own_http_hook_that_cannot_be_decided_keeps_the_call_fr
         assert denied == ("PreToolUse" in event.values())
 
 
+async def test_a_hook_of_a_harness_that_nobody_adapts_is_a_persons_matter():
+    async with world() as there, there.entitled(Listener.FLEET) as client:
+        event = {"hook_event_name": "PreToolUse"}
+        asked = {"version": 1, "incarnation_id": "i", "harness": "nosuch", "event": event, "wait_seconds": 1}
+        assert (await client.post(f"/seats/{OURS}/hook", json=asked)).status_code == 404
+        said = await client.post(f"/seats/{OURS}/hook?harness=nosuch&incarnation=i", json=event)
+        assert (said.status_code, said.content) == (200, denial(NOT_ADMITTED))
+
+
 DEEP = b'{"hook_event_name":"PreToolUse","tool_input":' + b'{"a":' * 300 + b"1" + b"}" * 301
 
 
@@ -205,7 +214,7 @@ async def test_nothing_in_a_call_lets_it_run_past_a_harnesss_own_hook(query, bod
     async with world(limits=Limits(body_bytes_max=2_000)) as there, there.entitled(Listener.FLEET) as client:
         path = f"/seats/{OURS}/hook?harness=plain&incarnation=i{query}"
         said = await client.post(path, content=body)
-        assert (said.status_code, said.content) == (200, denial(NO_ANSWER))
+        assert (said.status_code, said.content) == (200, denial(UNREADABLE))
         theirs = await client.post(path.replace(OURS, THEIRS), content=body)
         assert theirs.status_code == 403
 
@@ -236,7 +245,6 @@ WELL_FORMED = {"intent_id": "i", "incarnation_id": "i", "turn_id": "t", "batch_i
         {"event": {"turn": "one", "batch": "b"}},
         {"event": {"turn": 1, "batch": EVIL}},
         {"event": {"turn": 1, "batch": "x" * 257}},
-        {"harness": "another"},
         {"harness": EVIL},
         {"harness": 5},
         {"incarnation_id": None},
@@ -422,7 +430,9 @@ async def test_each_fault_has_its_answer_and_only_a_failed_store_ends_the_bridge
     assert all(record.getMessage().isascii() and record.getMessage().isprintable() for record in caplog.records)
 
 
-@pytest.mark.parametrize("error", [error for error, *_ in FAULTS[:2] + FAULTS[4:6]], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [error for error, status, _ in FAULTS if status == 503], ids=lambda e: type(e).__name__
+)
 async def test_6_1_8_a_message_that_meets_a_fault_is_uncertain(error, monkeypatch):
     async def fail(*_):
         raise error

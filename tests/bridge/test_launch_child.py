@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 from launch_world import PARTS, end, eventually, harness, marked, new_launch, running, told, view_of
 
 from fencepost.supervisor import StartupDelivery
 from fencepost.supervisor.bridge import processes
 from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, DamagedNote, LaunchError
-from fencepost.supervisor.bridge.processes import Identity, ProcessNote, StillRunning, boot_id, identity_of, lives_in
+from fencepost.supervisor.bridge.processes import Identity, ProcessNote, StillRunning, boot_id, identity_of
 
 SAYS_ALL = """
 import json, os, sys
@@ -143,27 +144,6 @@ async def test_one_incarnations_stop_is_nothing_to_another(launcher, tmp_path) -
     await both.stop(view_of(other))
 
 
-@pytest.mark.parametrize("mode", ["stray", "forgetful_daemon"])
-async def test_who_lives_in_a_pane_is_the_kernels_word(launcher, tmp_path, mode: str) -> None:
-    one, other = new_launch("one"), new_launch("other")
-    made = launcher(mode)
-    for launch in (one, other):
-        await made.start(launch)
-    pids = told(tmp_path, one, mode)
-    notes = made.processes()
-    assert all(lives_in(pid, notes["one"]) for pid in pids.values())
-    assert not any(lives_in(pid, notes["other"]) for pid in pids.values())
-    assert not lives_in(os.getpid(), notes["one"])
-    assert not lives_in(1, notes["one"])
-    forged = {**os.environ, "FENCEPOST_INCARNATION": one.incarnation_id}
-    with subprocess.Popen(["sleep", "1000"], env=forged) as boaster:  # noqa: ASYNC220 - a start is short
-        assert not lives_in(boaster.pid, notes["one"])
-        boaster.kill()
-    await made.stop(view_of(one))
-    assert not any(lives_in(pid, notes["one"]) for pid in pids.values())
-    await made.stop(view_of(other))
-
-
 async def test_who_obeys_has_the_whole_grace_and_needs_none_of_it(launcher, tmp_path) -> None:
     patient = launcher("obeys", grace_seconds=600)
     launch = new_launch()
@@ -211,7 +191,6 @@ async def test_a_pid_alone_is_never_trusted(launcher, innocent, forge, killed: b
         "incarnation_id": launch.incarnation_id,
         "pid": identity.pid,
         "start_time": identity.start_time,
-        "pgid": identity.pid,
         "boot_id": boot_id(),
     }
     made._notes.write(ProcessNote(**forge(right)))
@@ -238,38 +217,66 @@ async def test_a_damaged_note_is_never_taken_for_none(launcher, tmp_path, damage
     await made.stop(view_of(launch))
 
 
+async def test_a_note_that_others_may_have_written_is_damage(launcher) -> None:
+    launch, made = new_launch(), launcher("obeys")
+    made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, "boot"))
+    made._notes._path(launch.incarnation_id).chmod(0o622)
+    with pytest.raises(DamagedNote, match="chmod 600"):
+        await made.stop(view_of(launch))
+
+
 async def test_a_process_of_an_earlier_boot_is_gone_whoever_has_its_number(launcher) -> None:
     launch, made = new_launch(), launcher("obeys")
     stranger = identity_of(os.getpid())
-    made._notes.write(
-        ProcessNote("pane", launch.incarnation_id, stranger.pid, stranger.start_time, stranger.pid, "old")
-    )
+    made._notes.write(ProcessNote("pane", launch.incarnation_id, stranger.pid, stranger.start_time, "old"))
     await made.wait(launch.incarnation_id)
     await made.stop(view_of(launch))
 
 
 async def test_anothers_note_and_a_note_of_other_types_are_damage(launcher) -> None:
     launch, other, made = new_launch(), new_launch(), launcher("obeys")
-    made._notes.write(ProcessNote("pane", other.incarnation_id, 1, 1, 1, "boot"))
+    made._notes.write(ProcessNote("pane", other.incarnation_id, 1, 1, "boot"))
     made._notes._path(other.incarnation_id).rename(made._notes._path(launch.incarnation_id))
     with pytest.raises(DamagedNote, match="another incarnation"):
         await made.stop(view_of(launch))
-    made._notes.write(ProcessNote("pane", launch.incarnation_id, True, 1, 1, "boot"))
+    made._notes.write(ProcessNote("pane", launch.incarnation_id, True, 1, "boot"))
     with pytest.raises(DamagedNote, match="another type"):
         await made.stop(view_of(launch))
     path = made._notes._path(launch.incarnation_id)
     for family in (None, 1, [1], [{"pid": 1}], [{"pid": "1", "start_time": 2}]):
-        made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, 1, "boot"))
+        made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, "boot"))
         path.write_text(json.dumps({**json.loads(path.read_text()), "family": family}), encoding="ascii")
         with pytest.raises(DamagedNote, match=r"family|relative"):
             await made.stop(view_of(launch))
+    for member in ({"cwd": 1}, {"cwd": "home"}, {"environment": []}, {"environment": {"HOME": 1}}):
+        made._notes.write(ProcessNote("pane", launch.incarnation_id, 1, 1, "boot"))
+        path.write_text(json.dumps({**json.loads(path.read_text()), **member}), encoding="ascii")
+        with pytest.raises(DamagedNote, match=r"folder|environment"):
+            await made.stop(view_of(launch))
+
+
+async def test_a_note_tells_where_the_process_works_and_one_of_an_earlier_version_is_read_without(launcher) -> None:
+    launch, made = new_launch(), launcher("obeys")
+    command_for = made._command_for
+    made._command_for = lambda launch: evolve(command_for(launch), cwd="/")
+    await made.start(launch)
+    note = made.note_of(launch.incarnation_id)
+    assert note.cwd == "/"
+    assert note.environment == {name: os.environ[name] for name in made.noted_variables if name in os.environ}
+    path = made._notes._path(launch.incarnation_id)
+    members = json.loads(path.read_text())
+    kept = {name: value for name, value in members.items() if name not in {"cwd", "environment"}}
+    path.write_text(json.dumps({**kept, "pgid": note.pid}))
+    older = made.note_of(launch.incarnation_id)
+    assert (older.leader, older.cwd, older.environment) == (note.leader, None, {})
+    await made.stop(view_of(launch))
 
 
 async def test_a_bridge_does_not_end_itself(launcher) -> None:
     launch, made = new_launch(), launcher("obeys")
     mine = identity_of(os.getpid())
     assert mine is not None
-    made._notes.write(ProcessNote("pane", launch.incarnation_id, mine.pid, mine.start_time, mine.pid, boot_id()))
+    made._notes.write(ProcessNote("pane", launch.incarnation_id, mine.pid, mine.start_time, boot_id()))
     with pytest.raises(StillRunning, match="this process"):
         await made.stop(view_of(launch))
 
@@ -294,6 +301,18 @@ async def test_what_cannot_be_started_leaves_nothing(tmp_path, command: Command,
         await launcher.start(launch)
     assert marked(launch.incarnation_id) == set()
     assert list((tmp_path / "processes").iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["no-such-program", sys.executable])
+async def test_a_start_that_fails_tells_the_program_and_not_what_its_agent_is_told(tmp_path, program: str) -> None:
+    command = Command(
+        (program, "the payload"), {"KEY": "the secret"}, cwd="/" if "no" in program else "/none", stdin=b"the prompt"
+    )
+    with pytest.raises(LaunchError, match=program) as caught:
+        await ChildProcessLauncher(lambda _: command, tmp_path).start(new_launch())
+    assert "No such file" in str(caught.value)
+    for said in (repr(caught.value), repr(command)):
+        assert not any(word in said for word in ("payload", "secret", "prompt"))
 
 
 async def test_a_note_that_cannot_be_written_starts_nothing(launcher, tmp_path, monkeypatch) -> None:

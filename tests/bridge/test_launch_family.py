@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from fencepost.supervisor.bridge.processes import Identity, ProcessNote, ProcessStat, family, parse_stat
 
-NOTE = ProcessNote("pane", "incarnation", 100, 50, 100, "boot")
+NOTE = ProcessNote("pane", "incarnation", 100, 50, "boot")
 
 
 def stat(pid: int, *, start=60, parent=1, group=None, session=None, state="S", threads=1, marked=False) -> ProcessStat:
@@ -95,7 +95,7 @@ stats = st.builds(
 
 @given(st.lists(stats, max_size=12), st.builds(Identity, numbers, st.integers(1, 5)), st.booleans())
 def test_whatever_the_table_each_is_alive_and_ours_or_in_doubt_or_neither(table, leader, leader_seen: bool) -> None:
-    note = ProcessNote("pane", "incarnation", leader.pid, leader.start_time, leader.pid, "boot")
+    note = ProcessNote("pane", "incarnation", leader.pid, leader.start_time, "boot")
     by_pid = {each.identity.pid: each for each in table}
     seen = family(by_pid, note, (), leader_seen=leader_seen)
     ours, doubts = {each.identity.pid for each in seen.alive}, {each.identity.pid for each in seen.doubts}

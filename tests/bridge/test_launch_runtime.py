@@ -75,7 +75,7 @@ def world(tmp_path, request):
     made = World(tmp_path, kind)
     yield made
     for note in made.launcher.processes().values():
-        os.killpg(note.pgid, signal.SIGKILL)
+        os.killpg(note.pid, signal.SIGKILL)
     if kind == "tmux":
         subprocess.run(["tmux", "-L", made.server, "kill-server"], capture_output=True, check=False)
 

@@ -150,6 +150,19 @@ async def test_a_server_that_is_gone_hinders_no_stop_and_no_start(launcher, tmp_
     await made.stop(view_of(again))
 
 
+@pytest.mark.parametrize("launchers", [1, 3], ids=["one bridge", "three of one user"])
+async def test_panes_that_are_started_at_once_on_a_server_that_is_not_there_yet_all_start(launcher, launchers) -> None:
+    made = [launcher("obeys") for _ in range(launchers)]
+    launches = {new_launch(f"pane-{number}"): made[number % launchers] for number in range(6)}
+    async with trio.open_nursery() as nursery:
+        for launch, its in launches.items():
+            nursery.start_soon(its.start, launch)
+    assert sorted(made[0].panes()) == sorted(made[0].processes()) == sorted(one.pane_id for one in launches)
+    async with trio.open_nursery() as nursery:
+        for launch, its in launches.items():
+            nursery.start_soon(its.stop, view_of(launch))
+
+
 async def test_a_window_that_was_closed_is_made_again(launcher, server) -> None:
     first, second, made = new_launch(), new_launch(), launcher("obeys")
     await made.start(first)
@@ -204,6 +217,7 @@ def test_names_that_tmux_would_read_otherwise_are_refused(tmp_path, name: str) -
 async def test_a_person_can_look(launcher) -> None:
     launch, made = new_launch(), launcher("obeys")
     await made.start(launch)
-    command = [*made.attach_command[:-3], "has-session", *made.attach_command[-2:]]
+    attach = made.attach_to("pane")
+    command = [*attach[:-3], "has-session", *attach[-2:]]
     assert (await trio.run_process(command)).returncode == 0
     await made.stop(view_of(launch))

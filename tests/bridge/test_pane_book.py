@@ -12,6 +12,7 @@ from launch_world import new_launch, view_of
 
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Terminal
+from fencepost.supervisor.bridge.private_files import replace_private
 from fencepost.supervisor.bridge.seats import Seats
 
 OLD = PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", session_id="s-old", wanted=True)
@@ -151,7 +152,7 @@ def test_what_cannot_be_written_down_is_neither_intended_nor_launched(book, path
 def test_a_damaged_intention_is_told_and_not_guessed_at(path, intended):
     spec = {"argv": ["claude"], "cwd": "/", "environment": {}, "harness": "claude-code"}
     text = json.dumps({"version": 1, "panes": {}, "intended": intended}).replace('"ok"', json.dumps(spec))
-    path.write_text(text)
+    replace_private(path, text)
     with pytest.raises(ValueError, match="is damaged"):
         PaneBook(path)
 

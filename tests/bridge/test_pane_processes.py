@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -22,9 +23,11 @@ from fencepost.supervisor.bridge.auth import Identity
 from fencepost.supervisor.bridge.handlers import Call, Handler
 from fencepost.supervisor.bridge.launchers import Command, DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launching import PaneLauncher
+from fencepost.supervisor.bridge.operator_handlers import failed
 from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.peers import process
+from fencepost.supervisor.bridge.private_files import replace_private
 from fencepost.supervisor.bridge.process_api import _attach, look_at_process, run_process
 from fencepost.supervisor.bridge.program import open_bridge
 from fencepost.supervisor.bridge.seats import Seats
@@ -201,7 +204,7 @@ async def test_a_prompt_beside_what_moved_is_kept_and_said_by_the_next_start(pla
 async def asked(handler: Handler, life: Life, **members: object) -> Mapping[str, object]:
     """What the operator is answered about the pane's process."""
     operator, body = Identity(None, lambda: True), {"version": 1, **members}
-    answer = await handler(Call(life.bridge, operator, {"pane": "left"}, b"", body, trio.sleep_forever))
+    answer = await handler(Call(life.bridge, operator, {"pane": "left"}, b"", body, trio.sleep_forever, lambda _: None))
     assert isinstance(answer, tuple)
     return answer[1]
 
@@ -414,6 +417,40 @@ async def test_a_start_that_must_wait_for_a_reconciliation_comes_after_it(autoju
     assert states == []
 
 
+@pytest.mark.parametrize("failures", [3, 1000])
+async def test_a_start_that_fails_for_the_moment_is_tried_again_though_not_for_ever(autojump_clock, failures, caplog):
+    crashing, book, tried = Crashing(), PaneBook(), []
+    book.put("left", PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", wanted=True))
+
+    async def start_again(*_what: object) -> None:
+        tried.append(trio.current_time())
+        if len(tried) <= failures:
+            raise TmuxError("tmux refused 'new-window': the moment")
+
+    async def owed() -> list:
+        return [SimpleNamespace(state=IntentState.DETECTED, incarnation_id=None, mode=None)]
+
+    crashing.intents = owed
+    with trio.move_on_after(600):
+        await Watcher(crashing, crashing, book, start_again, nothing).run(["left"])
+    assert len(tried) == (4 if failures == 3 else 6)
+    assert book.wants("left")  # by the next life of the bridge, if this one gave up
+    assert ("could not be started again" in caplog.text) == (failures == 1000)
+
+
+async def test_a_start_leaves_the_successor_alone_that_the_runtime_itself_is_starting(place: World):
+    async with place.bridge() as life:
+        first = await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        starting = life.processes.launcher._current
+        starting["left"] = "incarnation-2"
+        assert await life.processes.start_again("left", first.incarnation_id) is None
+        starting["left"] = first.incarnation_id
+        assert await run.batch("b1") == [None]
+        await life.processes.end("left")
+
+
 async def test_a_process_without_a_terminal_is_started_again_with_what_moved_as_its_first_input(place: World):
     async with place.bridge() as life:
         await life.processes.run("left", place.spec(prompt="go"))
@@ -427,6 +464,23 @@ async def test_a_process_without_a_terminal_is_started_again_with_what_moved_as_
         assert await again.batch("b1") == [None]
         assert [one.state for one in await life.pane.intents()] == [IntentState.ACKNOWLEDGED]
         await life.processes.end("left")
+
+
+@pytest.mark.parametrize("kept", [PaneBook, Seats])
+def test_of_a_damaged_file_nothing_is_told_that_was_in_it(tmp_path, kept):
+    path = tmp_path / "damaged.json"
+    replace_private(path, b'{"KEY": "the secret \xff"}')
+    with pytest.raises(ValueError, match=r"is damaged.*in position 20") as caught:
+        kept(path)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_log_does_not_repeat_what_an_operator_was_told(caplog):
+    caplog.set_level(logging.DEBUG)
+    answer = failed(409, ValueError("'the prompt' is no option"))
+    assert answer == (409, {"version": 1, "error": "'the prompt' is no option"})
+    assert "operator: 409 (ValueError)" in caplog.text
+    assert "prompt" not in caplog.text
 
 
 def test_what_cannot_be_written_down_is_not_believed_either(tmp_path):
@@ -469,9 +523,9 @@ def test_what_cannot_be_written_down_is_not_believed_either(tmp_path):
 def test_a_damaged_book_is_told_and_not_guessed_at(tmp_path, member):
     whole = {"argv": ["claude"], "cwd": "/", "environment": {}, "harness": "claude-code"}
     path = tmp_path / "panes.json"
-    path.write_text(json.dumps({"version": 1, "panes": {"left": whole}}))
+    replace_private(path, json.dumps({"version": 1, "panes": {"left": whole}}))
     assert PaneBook(path).get("left").terminal is Terminal.TMUX
-    path.write_text(json.dumps({"version": 1, "panes": {"left": {**whole, **member}}}))
+    replace_private(path, json.dumps({"version": 1, "panes": {"left": {**whole, **member}}}))
     with pytest.raises(ValueError, match="is damaged"):
         PaneBook(path)
 
@@ -481,7 +535,7 @@ def test_a_damaged_book_is_told_and_not_guessed_at(tmp_path, member):
 )
 def test_a_file_that_is_no_book_is_told(tmp_path, text):
     path = tmp_path / "panes.json"
-    path.write_text(text)
+    replace_private(path, text)
     with pytest.raises(ValueError, match="is damaged"):
         PaneBook(path)
 

@@ -6,6 +6,7 @@ import pytest
 from attrs import evolve
 from bridge.http_world import OURS, world
 
+from fencepost.supervisor import ActorCrashed, InvalidTransition, MailboxClosed, StoreFault
 from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.processes import StillRunning
 from fencepost.supervisor.bridge.routes import Listener
@@ -32,3 +33,38 @@ async def test_why_a_process_was_not_started_or_ended_is_told_escaped(method, be
             answer = await client.request(method, f"/operator/panes/{OURS}/process", **body)
         assert (answer.status_code, answer.json()["version"]) == (409, 1)
         assert answer.json()["error"].startswith(f"{begins}\\x1b]0;owned\\x07\\u202e\\n\\ttab")
+
+
+FAILURES = [
+    (StoreFault("disk full"), 503),
+    (MailboxClosed("the runtime is closed"), 503),
+    (ActorCrashed(f"pane:{OURS}", 1), 503),
+    (InvalidTransition("no row"), 409),
+]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize(("error", "status"), FAILURES, ids=lambda value: type(value).__name__)
+async def test_what_else_fails_is_told_as_on_every_route_of_the_operators_in_its_own_words(method, error, status):
+    class Failing:
+        async def again(self, _pane_id, _prompt, *, replace):
+            raise error
+
+        async def end(self, _pane_id, **_):
+            raise error
+
+    async with world() as there:
+        there.bridge = evolve(there.bridge, processes=Failing())
+        body = {"json": {"version": 1}} if method == "PUT" else {}
+        async with there.entitled(Listener.OPERATOR) as client:
+            answer = await client.request(method, f"/operator/panes/{OURS}/process", **body)
+        assert (answer.status_code, answer.json()) == (status, {"version": 1, "error": str(error)})
+        assert there.bridge.stopping.asked.is_set() is isinstance(error, StoreFault)
+
+
+async def test_a_prompt_that_is_no_text_is_malformed():
+    async with world() as there:
+        there.bridge = evolve(there.bridge, processes=Hindered())
+        async with there.entitled(Listener.OPERATOR) as client:
+            answer = await client.put(f"/operator/panes/{OURS}/process", json={"version": 1, "prompt": 7})
+        assert answer.status_code == 400

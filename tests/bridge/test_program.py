@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -13,13 +16,17 @@ from attrs import evolve
 from bridge.claude_program import install
 from bridge.program_world import World, moved, world
 
-from fencepost.supervisor import DeliveryMode, IntentState, SyncStatus
+from fencepost.supervisor import DeliveryMode, IntentState, LaunchBlocked, SyncStatus
+from fencepost.supervisor.bridge.hook import BARRIER
 from fencepost.supervisor.bridge.launchers import LaunchError
+from fencepost.supervisor.bridge.launching import NOTES
 from fencepost.supervisor.bridge.pane_processes import Occupied
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, Restart, Terminal
+from fencepost.supervisor.bridge.places import Places
 from fencepost.supervisor.bridge.program import Harnesses, reconciler_of
 from fencepost.supervisor.bridge.startup_tag import PAYLOAD_BYTES_MAX
 
+RECONCILING = Path(__file__).with_name("reconciling_program.py")
 NEEDS_TMUX = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 WHERE = [Terminal.NONE, pytest.param(Terminal.TMUX, marks=NEEDS_TMUX)]
 
@@ -121,6 +128,40 @@ async def goes_on(life, run) -> None:
 def late_call(run) -> dict:
     where = {"session_id": run.about["session"], "transcript_path": "/nowhere", "cwd": "/ws", "prompt_id": "p"}
     return {**where, "hook_event_name": "PreToolUse", "tool_use_id": "late", "tool_name": "Bash", "tool_input": {}}
+
+
+async def test_nothing_runs_on_files_that_moved_before_the_bridge_was_told_and_left(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+    assert await run.batch("b1", "b2") == [BARRIER] * 2
+    async with place.bridge() as life:
+        (intent,) = await life.pane.intents()
+        assert (intent.state, intent.batch_id) == (IntentState.DETECTED, None)
+        denied = await run.batch("c1", "c2")
+        assert denied == [(await life.pane.intents())[0].payload.decode()] * 2
+        assert await run.batch("d1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        await life.processes.end("left")
+
+
+async def test_what_runs_while_the_bridge_is_away_goes_on_where_the_bridge_moves_the_files_itself(place: World):
+    async with place.bridge(reconcile="true") as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        await life.pane.detect(moved())
+    assert await run.batch("a1", "a2") == [None] * 2  # they move for a batch that is bound, and none is
+    async with place.bridge():  # from now on they move before anybody is told
+        pass
+    assert await run.batch("b1") == [BARRIER]
+    async with place.bridge(reconcile="true") as life:  # and this intent's have
+        await life.processes.run("right", place.spec(prompt="go"))
+    assert await run.batch("c1") == [BARRIER]
+    async with place.bridge() as life:
+        for pane in ("left", "right"):
+            await life.processes.end(pane)
 
 
 async def test_a_bridge_that_comes_back_goes_on_with_what_runs(place: World):
@@ -324,4 +365,54 @@ async def test_what_was_fenced_when_its_bridge_died_is_ended_by_the_next(place: 
 
 def test_a_reconciling_program_that_is_not_there_is_told_at_the_start():
     with pytest.raises(ValueError, match="no program 'nosuch'"):
-        reconciler_of(Harnesses(reconcile="nosuch --x"), PaneBook())
+        reconciler_of(Harnesses(reconcile="nosuch --x"), Places(PaneBook(), {}))
+
+
+# -- the book is lost --------------------------------------------------------------------------------------------------
+
+
+def moves_files(place: World) -> tuple[str, Path]:
+    """A reconciling program, and the file in which it says where it ran."""
+    told = place.home.parent / "told"
+    return shlex.join([sys.executable, str(RECONCILING), "plan", str(told)]), told
+
+
+async def test_a_process_goes_on_in_its_folder_although_the_book_of_panes_was_lost(place: World):
+    command, told = moves_files(place)
+    async with place.bridge(reconcile=command) as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+    (place.folder / "panes.json").unlink()
+    async with place.bridge(reconcile=command) as life:
+        await life.pane.detect(moved())
+        denied = await run.batch("b1")
+        (intent,) = await life.pane.intents()
+        assert (denied, intent.mode) == ([intent.payload.decode()], DeliveryMode.SOFT_BATCH)
+        assert json.loads(told.read_text())["cwd"] == str(place.home)
+        assert await run.batch("c1") == [None]
+        assert await states(life) == [IntentState.ACKNOWLEDGED]
+        await life.processes.end("left")
+
+
+async def test_files_of_a_pane_whose_folder_nobody_knows_are_not_moved_until_it_is_told(place: World):
+    command, told = moves_files(place)
+    async with place.bridge(reconcile=command) as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+    (place.folder / "panes.json").unlink()
+    (note,) = (place.folder / NOTES).glob("*.json")
+    members = json.loads(note.read_text())
+    note.write_text(json.dumps({**members, "cwd": None}))  # as a bridge of an earlier version wrote it
+    async with place.bridge(reconcile=command) as life:
+        intent_id = (await life.pane.detect(moved())).intent_id
+        assert "moved" not in str(await run.batch("b1"))
+        assert await states(life) == [IntentState.RECOVERY_REQUIRED]
+        assert not told.exists()
+        with pytest.raises(LaunchBlocked):
+            await life.processes.run("left", place.spec(prompt="from the start"), replace=True)
+        await life.pane.resolve(intent_id, "its folder is told", "a person")
+        assert await run.batch("c1") == ["Read again: ünïcode\n"]
+        assert json.loads(told.read_text())["cwd"] == str(place.home)
+        await life.processes.end("left")

@@ -23,12 +23,12 @@ from fencepost.supervisor import (
     ToolBoundary,
     open_supervisor,
 )
-from fencepost.supervisor.bridge.reconciling import CommandReconciler, NoAnswer, Notice
+from fencepost.supervisor.bridge.reconciling import NO_FOLDER, CommandReconciler, NoAnswer, Notice
 
 PROGRAM = Path(__file__).with_name("reconciling_program.py")
 
 
-def command(*how: str, cwd: str | None = None, timeout_seconds: float = 60) -> CommandReconciler:
+def command(*how: str, cwd: str | None = "/", timeout_seconds: float = 60) -> CommandReconciler:
     return CommandReconciler((sys.executable, str(PROGRAM), *how), lambda _pane_id: cwd, timeout_seconds)
 
 
@@ -89,6 +89,30 @@ async def test_it_may_say_that_a_human_must_look(how, state, reason):
     said, intent = await settled(command(how))
     assert (intent.state, intent.reason) == (state, reason)
     assert not isinstance(said, BlockPayload)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("line", "the payload"),
+        ("line", '["the payload"]'),
+        ("line", '{"reconciled": "the payload"}'),
+        ("line", '{"reconciled": {"payload": "the payload"}}'),
+        ("more", "the payload"),
+    ],
+)
+async def test_what_it_may_have_said_to_the_agent_is_told_to_nobody_else(how):
+    with pytest.raises(NoAnswer) as caught:
+        await command(*how).reconcile(Attempt())
+    assert "the payload" not in str(caught.value)
+
+
+async def test_where_no_folder_is_known_nothing_is_run_and_a_human_must_look(tmp_path):
+    told = tmp_path / "told"
+    said, intent = await settled(command("plan", str(told), cwd=None))
+    assert (intent.state, intent.reason) == (IntentState.RECOVERY_REQUIRED, NO_FOLDER)
+    assert not isinstance(said, BlockPayload)
+    assert not told.exists()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +179,7 @@ async def test_an_answer_counts_once_the_program_has_ended():
 
 async def test_a_program_that_is_not_there_is_told():
     with pytest.raises(FileNotFoundError):
-        await CommandReconciler(("/nowhere/at/all",), lambda _: None).reconcile(Attempt())
+        await CommandReconciler(("/nowhere/at/all",), lambda _: "/").reconcile(Attempt())
 
 
 async def until_told(path: Path) -> list[int]:

@@ -25,6 +25,7 @@ from hook_programs import Place
 
 from fencepost.supervisor import IntentState, Launch, Pane, check, open_supervisor
 from fencepost.supervisor.bridge.adapters.claude import PROVED_VERSIONS, ClaudeCodeAdapter
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.hook_settings import HookCommand, write_claude_settings
 from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command, TmuxLauncher, command_of
@@ -64,7 +65,7 @@ class Parts:
         self.prompt = "go on"
         self.session = str(uuid.uuid4())
         self.server = f"fencepost-test-{uuid.uuid4().hex[:12]}"
-        self.adapter = ClaudeCodeAdapter(self.place.spool, [home.transcripts])
+        self.adapter = ClaudeCodeAdapter(Gate(self.place.spool), [home.transcripts])
         self.store = self.place.environment["FENCEPOST_STORE"]
         more = {"socket_path": str(self.place.socket), "store_url": self.store}
         if kind == "tmux":
@@ -98,7 +99,7 @@ class Parts:
 
     def end(self) -> None:
         for note in self.launcher.processes().values():
-            os.killpg(note.pgid, signal.SIGKILL)
+            os.killpg(note.pid, signal.SIGKILL)
         subprocess.run(["tmux", "-L", self.server, "kill-server"], capture_output=True, check=False)
 
 

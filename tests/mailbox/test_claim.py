@@ -12,24 +12,26 @@ from claim_service import BINDING, OTHER_BINDING, SCOPE, binding_body, body, rec
 from hypothesis import given, strategies as st
 
 from fencepost.mailbox.claim import (
-    CLAIM_BYTES_MAX,
     RULES,
     TEXT_BYTES_MAX,
     Claim,
     ClaimState,
-    CorruptClaim,
     Finding,
     Response,
     Step,
-    check_scope,
-    decode_claim,
-    encode_abandoned,
-    encode_claim,
     fingerprint_of,
     judge_binding,
     judge_post,
     judge_receipt,
     judge_text,
+)
+from fencepost.mailbox.claim_record import (
+    CLAIM_BYTES_MAX,
+    CorruptClaim,
+    check_scope,
+    decode_claim,
+    encode_abandoned,
+    encode_claim,
     scope_hash,
 )
 from fencepost.mailbox.delivery_ids import check_delivery_id

@@ -21,7 +21,8 @@ from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from fencepost.mailbox import ClaimedSender, Response, Stage, Stop, claim_files
-from fencepost.mailbox.claim import ABANDONED, decode_claim, fingerprint_of
+from fencepost.mailbox.claim import ABANDONED, fingerprint_of
+from fencepost.mailbox.claim_record import decode_claim
 
 TEXTS = st.sampled_from(["one", " one\r\n", "two", "three", "a\ud800\0"])
 DAMAGE = st.sampled_from([b"", b"{}", b"null", b'{"version": 1}'])

@@ -14,7 +14,8 @@ from claim_bridge import Bridge, FileService, in_folder
 from claim_service import SCOPE
 
 from fencepost.mailbox import ClaimedSender, Stage, Stop, claim_files
-from fencepost.mailbox.claim import ABANDONED, decode_claim, fingerprint_of
+from fencepost.mailbox.claim import ABANDONED, fingerprint_of
+from fencepost.mailbox.claim_record import decode_claim
 
 TEXT = "first"
 

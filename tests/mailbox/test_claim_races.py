@@ -13,7 +13,8 @@ import pytest
 from claim_service import SCOPE, Service
 
 from fencepost.mailbox import ClaimedSender, Stage, Stop, claim_files
-from fencepost.mailbox.claim import ABANDONED, decode_claim, fingerprint_of
+from fencepost.mailbox.claim import ABANDONED, fingerprint_of
+from fencepost.mailbox.claim_record import decode_claim
 
 PATIENCE = 30
 

@@ -16,15 +16,8 @@ from claim_service import BINDING, OTHER_BINDING, SCOPE, Script, binding_body, b
 from hypothesis import given, strategies as st
 
 from fencepost.mailbox import ClaimedSender, InvalidIdentifier, Response, SendReport, Stage, Stop, claim_files
-from fencepost.mailbox.claim import (
-    ABANDONED,
-    TEXT_BYTES_MAX,
-    Claim,
-    CorruptClaim,
-    decode_claim,
-    encode_claim,
-    fingerprint_of,
-)
+from fencepost.mailbox.claim import ABANDONED, TEXT_BYTES_MAX, Claim, fingerprint_of
+from fencepost.mailbox.claim_record import CorruptClaim, decode_claim, encode_claim
 
 HELD_ID = "12345678-9abc-4def-8123-456789abcdef"
 HELD = Claim.of(HELD_ID, BINDING, "original")
@@ -869,6 +862,7 @@ def test_d_1_it_loads_the_standard_library_and_its_own_few_modules():
         "fencepost.mailbox._lazy",
         "fencepost.mailbox.claim",
         "fencepost.mailbox.claim_files",
+        "fencepost.mailbox.claim_record",
         "fencepost.mailbox.claimed_sender",
         "fencepost.mailbox.delivery_ids",
         "fencepost.mailbox.errors",

@@ -39,7 +39,8 @@ from fencepost.mailbox.records import (
 )
 from fencepost.mailbox.stores import jsonl_file, jsonl_reader
 from fencepost.mailbox.stores.jsonl import DEAD_BYTES_MIN, JsonlStore
-from fencepost.mailbox.stores.jsonl_format import BASE_LINE_BYTES, SEAL_BYTES, Header, _sealed, base_lines, header_line
+from fencepost.mailbox.stores.jsonl_changes import BASE_LINE_BYTES
+from fencepost.mailbox.stores.jsonl_format import SEAL_BYTES, Header, _sealed, base_lines, header_line
 from fencepost.mailbox.stores.jsonl_reader import JsonlReader
 from fencepost.mailbox.stores.store import SCHEMA_VERSION, Load, open_reader
 

@@ -44,7 +44,8 @@ from fencepost.mailbox.records import (
     TransitionKind,
 )
 from fencepost.mailbox.stores.sql import select_sql, table_sql
-from fencepost.mailbox.stores.sqlite import SqliteStore, schema_text
+from fencepost.mailbox.stores.sqlite import SqliteStore
+from fencepost.mailbox.stores.sqlite_file import schema_text
 from fencepost.mailbox.stores.store import open_reader
 
 # ---------------------------------------------------------------------------------------------------------- the schema

@@ -1,4 +1,4 @@
-"""A model checker for the intent protocol: the shipped decisions, every interleaving of a small world.
+"""A model checker for the protocols of intents, tools and deliveries: the shipped decisions, every interleaving.
 
 Theory of operation
 ===================
@@ -13,8 +13,18 @@ wrote.  A rule that is wrong there is wrong here, and shows.
              assumed of a host and an adapter
     search   breadth first over all states; the least faulty and then shortest way to each; the way to a good end
     story    a counterexample, told in numbered sentences with the rows' codes after each
-    tool_world  the tool core by itself: a batch of three, every interleaving
     faults   deliberate mistakes, patched into the shipped modules at run time, to see that they are caught
+
+    tool_world       the tool core by itself: a batch of three, every interleaving
+    delivery_world   messages from a pane: bridges with their claim, a lossy wire, the service, damage
+    pump_world       messages to a pane: a mailbox, the pumps that poll it, what they write to, damage
+    outlets          the ways to a pane, and the one that is never taken
+    breadth          the search of those two
+    delivery_faults  deliberate mistakes in deliveries
+
+The laws of deliveries are the twelve of protocol-delivery.md section 10; each of the two worlds says by number which it
+judges, and all of them are judged in one or the other.  Their laws stand in the worlds, since most are about a step.
+The rest of this page is about intents.
 
 **The world.**  One pane; two base transitions, so up to two intents; a harness whose turns have batches of two calls,
 and which may issue a second batch in the same turn; a host that launches, retires and reports failures; a runtime

@@ -10,14 +10,16 @@ import click
 
 from fencepost.actors.intent_state import TABLE
 from fencepost.mailbox.records import BatchMode
-from model_check.delivery_world import WORLDS, Broken as BrokenDelivery, explore as explore_deliveries
+from model_check import delivery_world, pump_world
+from model_check.delivery_faults import DELIVERY_FAULTS, caught_delivery, explored
 from model_check.faults import FAULTS, deliberate
+from model_check.outlets import Broken as BrokenDelivery
 from model_check.search import Found, explore
 from model_check.story import told
 from model_check.tool_world import Broken, explore as explore_tools
 from model_check.world import Bounds, World
 
-__all__ = ["BOUNDS", "caught", "main"]
+__all__ = ["BOUNDS", "WORLDS", "caught", "main"]
 
 BOUNDS: Final = {
     "tiny": Bounds(faults=1, startup_attempts=1, soft_only=True, second_intent=False),
@@ -27,6 +29,8 @@ BOUNDS: Final = {
 
 
 CORES: Final = ("tools", "deliveries", "intents")
+WORLDS: Final = (*pump_world.WORLDS, *delivery_world.WORLDS)
+"""The worlds of deliveries: messages to a pane, and messages from one."""
 
 
 @click.command()
@@ -54,7 +58,9 @@ CORES: Final = ("tools", "deliveries", "intents")
     show_envvar=True,
     help="End the check of intents after about so long, and say what was left out; not with --all-faults.",
 )
-@click.option("--fault", type=click.Choice(list(FAULTS)), metavar="NAME", help="With this deliberate fault.")
+@click.option(
+    "--fault", type=click.Choice([*FAULTS, *DELIVERY_FAULTS]), metavar="NAME", help="With this deliberate fault."
+)
 @click.option("--all-faults", is_flag=True, help="With each deliberate fault in turn; each must be caught.")
 @click.option("--list-faults", is_flag=True, help="List the deliberate faults.")
 @click.option("--quiet", is_flag=True, help="No progress on stderr.")
@@ -75,11 +81,14 @@ def main(
     Exits with 1 if a law is broken, or if a deliberate fault is not caught.
     """
     if list_faults:
-        for name in FAULTS:
+        for name in (*FAULTS, *DELIVERY_FAULTS):
             click.echo(name)
         return
     if fault is not None and all_faults:
         raise click.UsageError("--fault and --all-faults exclude each other")
+    if fault in DELIVERY_FAULTS:
+        with DELIVERY_FAULTS[fault].deliberate():
+            sys.exit(_check_deliveries())
     names = (bounds,) if bounds else ("tiny", "small") if all_faults else ("full",)
     sizes = [BOUNDS[name]._replace(strays=strays) for name in names]
     if faults is not None:
@@ -87,7 +96,7 @@ def main(
     for name, size in zip(names, sizes, strict=True):
         click.echo(f"{name}: {_listed(size)}")
     if all_faults:
-        sys.exit(0 if _catch_all(sizes, quiet=quiet) else 1)
+        sys.exit(0 if _catch_all(sizes, quiet=quiet) & _catch_all_of_deliveries() else 1)
     if fault is not None:
         with deliberate(fault):
             sys.exit(_check(sizes[0], seconds, quiet=quiet))
@@ -113,18 +122,14 @@ def caught(name: str, sizes: Sequence[Bounds], report: Callable[[str], None] = l
 
 
 def _check_deliveries() -> int:
-    """Check the delivery core: two bridges and one pane over a lossy wire, with restarts anywhere."""
+    """Check the delivery core: bridges, pumps and one pane, a lossy wire, damage, restarts anywhere."""
     for world in WORLDS:
-        texts = " and ".join(repr(text) for (text,) in world.wanted)
         try:
-            found = explore_deliveries(world)
+            found = explored(world)
         except BrokenDelivery as broken:
-            click.echo(f"two bridges that send {texts}: {broken}")
+            click.echo(f"{world}: {broken}")
             return 1
-        click.echo(
-            f"two bridges that send {texts}: {found.states:,} states, {found.transitions:,} transitions, "
-            "no law is broken"
-        )
+        click.echo(f"{world}: {found.states:,} states, {found.transitions:,} transitions, no law is broken")
     return 0
 
 
@@ -187,4 +192,17 @@ def _catch_all(sizes: Sequence[Bounds], *, quiet: bool) -> bool:
             steps = len(found.counterexample.path) - (found.counterexample.last is None)
             click.echo(f"{name}: caught, {steps} steps, {found.seconds:.1f} s: {found.counterexample.broken}")
     click.echo(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} deliberate faults caught")
+    return not missed
+
+
+def _catch_all_of_deliveries() -> bool:
+    missed = []
+    for name, fault in DELIVERY_FAULTS.items():
+        broken = caught_delivery(fault)
+        if broken is None or not str(broken).startswith(f"{fault.law}: "):
+            missed.append(name)
+            click.echo(f"{name}: NOT CAUGHT by law {fault.law} of deliveries")
+        else:
+            click.echo(f"{name}: caught: {broken}")
+    click.echo(f"{len(DELIVERY_FAULTS) - len(missed)} of {len(DELIVERY_FAULTS)} deliberate faults in deliveries caught")
     return not missed

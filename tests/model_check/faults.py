@@ -28,9 +28,10 @@ from fencepost.actors.incarnation_state import LaunchRequest
 from fencepost.actors.intent_events import AcceptHandshake, Acknowledge, BindRestart, IntentEvent, Resolve
 from fencepost.actors.intent_state import Code
 from fencepost.actors.intent_verdicts import Relation, Verdict
-from fencepost.actors.messages import Allow, Answer
+from fencepost.actors.messages import Allow, Answer, BlockPayload
 from fencepost.actors.pane_state import Limits, Mint, PaneState
 from fencepost.mailbox.records import AdmissionDecision, IncarnationRecord, IntentRecord, IntentState, Record
+from model_check.outlets import TerminalInput
 
 __all__ = ["FAULTS", "deliberate"]
 
@@ -169,6 +170,24 @@ def _acknowledge_without_the_handshake() -> Generator[None]:
         return real(state, asked)
 
     with _deciding(decide), _possible((Code.L_RESTART, Acknowledge, Code.ACKNOWLEDGED)):
+        yield
+
+
+# -- a way to the model that is none ---------------------------------------------------------------------------------
+
+
+@_fault
+def _type_the_payload() -> Generator[None]:
+    """A call that is given the payload has it typed into the pane as well."""
+
+    def decide(real: Decide, state: PaneState, asked: Boundary) -> Decision:
+        decision = real(state, asked)
+        if not isinstance(decision.answer, BlockPayload):
+            return decision
+        typed: Any = TerminalInput("so that the model surely reads it")
+        return evolve(decision, effects=(*decision.effects, typed))
+
+    with _deciding(decide):
         yield
 
 

@@ -27,7 +27,7 @@ from fencepost.actors import (
     pane_reports,
     pane_resolution,
 )
-from fencepost.actors.decision import Decision
+from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
 from fencepost.actors.incarnation_state import LaunchRequest
 from fencepost.actors.intent_events import IntentEvent, Plan
 from fencepost.actors.intent_state import Code, code_of
@@ -617,7 +617,14 @@ class Ledger:
                 raise Broken(f"a call was allowed while intent {intent.seq} is {code_of(intent)}")
 
     def _committed(self, store: Store, decision: Decision) -> Iterator[Transaction]:
-        """The one transaction that a decision makes, checked against every law; nothing if it writes no row."""
+        """The one transaction that a decision makes, checked against every law; nothing if it writes no row.
+
+        Of deliveries' law 10, "no terminal input anywhere", this is the intents' part: what a decision has done beside
+        its rows is one of two things, and neither of them writes to a pane.
+        """
+        for effect in decision.effects:
+            if not isinstance(effect, RetiredIncarnation | Replace):
+                raise Broken(f"law 10 of deliveries: {effect!r} is to be done, which is no effect of a pane's")
         if not (decision.puts or decision.intent_events):
             return
         before = Snapshot(self.intents(store), tuple(filter(None, [self.latest(store)])))

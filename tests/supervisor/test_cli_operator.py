@@ -386,9 +386,14 @@ def test_hook_settings_are_printed(tmp_path: Path) -> None:
     codex = ask("codex")
     assert "[[hooks.PreToolUse]]" in codex
     assert json.loads(ask("codex", "--json"))["settings"].strip() == codex.strip()
+    opencode = ask("opencode")
+    assert '"--harness", "opencode", "--event", "PreToolUse"' in opencode
+    assert json.loads(ask("opencode", "--json"))["settings"].strip() == opencode.strip()
     assert list(tmp_path.iterdir()) == []
     written = Path(ask("claude-code", "--incarnation", "../x").strip())
     assert written.is_relative_to(tmp_path / "incarnations")
     assert json.loads(written.read_text()) == json.loads(ask("claude-code"))
     home = json.loads(ask("codex", "--incarnation", "i", "--json"))["path"]
     assert (Path(home) / "config.toml").read_text().strip() == codex.strip()
+    plugin = Path(ask("opencode", "--incarnation", "i").strip())
+    assert (plugin.suffix, plugin.read_text().strip()) == (".js", opencode.strip())

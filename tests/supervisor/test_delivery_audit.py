@@ -11,7 +11,7 @@ import trio
 from supervisor.stories import loosened
 
 from fencepost.mailbox.ladder import Stage, Stop
-from fencepost.mailbox.stores.sqlite import schema_text
+from fencepost.mailbox.stores.sqlite_file import schema_text
 from fencepost.mailbox.stores.store import RAW_TABLES, open_reader
 from fencepost.supervisor import (
     ChannelTurn,

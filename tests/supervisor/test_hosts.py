@@ -22,9 +22,10 @@ import trio
 import trio.testing
 
 from fencepost.mailbox.errors import MailboxClosed
-from fencepost.supervisor import asyncio_host
+from fencepost.supervisor import asyncio_host, guest_poller, guest_run
 from fencepost.supervisor.asyncio_host import AsyncioHost
 from fencepost.supervisor.hosts import CallbackStopped, Service, TrioHost, acquire_host, open_host
+from fencepost.supervisor.trio_workers import retire
 
 NEVER = 3600.0  # a bound that a passing test never meets
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
@@ -32,7 +33,7 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 @pytest.fixture(params=["poller", "stock"])
 def mode(request, monkeypatch):
-    monkeypatch.setattr(asyncio_host, "USE_POLLER", request.param == "poller")
+    monkeypatch.setattr(guest_run, "USE_POLLER", request.param == "poller")
     return request.param
 
 
@@ -43,7 +44,7 @@ def nothing_left():
     policy = asyncio.get_event_loop_policy() if sys.version_info < (3, 14) else None
     hooks = sys.get_asyncgen_hooks()
     yield
-    assert getattr(asyncio_host._thread, "guest", None) is None
+    assert getattr(guest_run._thread, "guest", None) is None
     assert not trio.lowlevel.in_trio_run()
     assert signal.getsignal(signal.SIGINT) is handler
     assert sys.get_asyncgen_hooks() == hooks
@@ -323,7 +324,7 @@ def test_other_trio_runs_keep_their_workers():
     assert idle
     asyncio.run(main())
     assert set(THREAD_CACHE._idle_workers) == idle
-    asyncio_host._retire({worker._thread for worker in idle})
+    retire({worker._thread for worker in idle})
     assert not THREAD_CACHE._idle_workers
 
 
@@ -333,7 +334,7 @@ def test_a_thread_cache_that_looks_different_is_left_alone(monkeypatch):
 
     for cache in (object(), Cache()):
         monkeypatch.setattr("trio._core._thread_cache.THREAD_CACHE", cache)
-        asyncio_host._retire({threading.current_thread()})
+        retire({threading.current_thread()})
     assert len(Cache._idle_workers) == 1
 
 
@@ -346,7 +347,7 @@ def test_the_poller_needs_no_thread_and_is_left_out_where_trio_looks_different(m
             assert len(set(threading.enumerate()) - before) == threads
 
     asyncio.run(main(0))
-    monkeypatch.setattr(asyncio_host.os, "dup", lambda _: (_ for _ in ()).throw(AttributeError("gone")))
+    monkeypatch.setattr(guest_poller.os, "dup", lambda _: (_ for _ in ()).throw(AttributeError("gone")))
     asyncio.run(main(1))
 
 
@@ -656,7 +657,7 @@ def test_ctrl_c_that_hits_trios_own_code_is_not_lost(mode, caplog):
     async def main():
         async with open_host() as host:
             await host.call(echo, 1)
-            trio.lowlevel.current_trio_token().run_sync_soon(asyncio_host._interrupt)
+            trio.lowlevel.current_trio_token().run_sync_soon(guest_run._interrupt)
             await asyncio.Event().wait()
 
     with caplog.at_level(logging.ERROR), pytest.raises(KeyboardInterrupt):
@@ -682,7 +683,7 @@ def test_somebody_elses_trio_run_in_the_thread_is_told(mode):
     asyncio.run(main())
     from trio._core._thread_cache import THREAD_CACHE
 
-    asyncio_host._retire({worker._thread for worker in THREAD_CACHE._idle_workers})
+    retire({worker._thread for worker in THREAD_CACHE._idle_workers})
 
 
 def test_outside_of_any_loop_there_is_no_host():
@@ -701,7 +702,7 @@ def on_both(test):
         if library == "trio":
             trio.run(test)
         else:
-            monkeypatch.setattr(asyncio_host, "USE_POLLER", library == "poller")
+            monkeypatch.setattr(guest_run, "USE_POLLER", library == "poller")
             asyncio.run(test())
 
     run.__name__ = test.__name__
@@ -1008,7 +1009,7 @@ def test_a_call_that_never_ends_does_not_hold_up_the_release(mode):
 
 
 def test_trio_code_behind_a_shield_bounds_the_release_and_the_next_open(mode, monkeypatch, caplog):
-    monkeypatch.setattr(asyncio_host, "RELEASE_SECONDS", 0.02)
+    monkeypatch.setattr(guest_run, "RELEASE_SECONDS", 0.02)
 
     async def main():
         release, log = trio.Event(), []

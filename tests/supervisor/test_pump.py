@@ -18,6 +18,7 @@ from fencepost.supervisor import (
     Stop,
     open_supervisor,
 )
+from fencepost.supervisor.pump_state import TABLE, CameOf, PumpState, PumpStep, after
 
 
 def event(number: int) -> MailboxEvent:
@@ -313,3 +314,15 @@ def test_under_asyncio_a_pump_that_was_cancelled_between_two_events_goes_on_with
             assert terminal.lines == ["first", "second"]
 
     asyncio.run(main())
+
+
+def test_whatever_a_step_can_come_to_has_a_row():
+    pauses = {PumpStep.PAUSE, PumpStep.PAUSE_TO_REFRESH}
+    assert TABLE.keys() == {
+        (step, came_of)
+        for step in PumpStep
+        for came_of in CameOf
+        if step is not PumpStep.STOPPED and (came_of is CameOf.DONE or step not in pauses)
+    }
+    with pytest.raises(KeyError):
+        after(PumpState(step=PumpStep.STOPPED), CameOf.DONE)

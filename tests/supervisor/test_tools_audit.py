@@ -12,7 +12,7 @@ from supervisor.stories import loosened
 from tool_scenarios import World, call, opened, started, until
 
 from fencepost.mailbox.records import CallStatus
-from fencepost.mailbox.stores.sqlite import schema_text
+from fencepost.mailbox.stores.sqlite_file import schema_text
 from fencepost.mailbox.stores.store import RAW_TABLES, open_reader
 from fencepost.supervisor.invariants import _violations, check_blocking
 from fencepost.supervisor.tool_invariants import TABLES

@@ -13,7 +13,7 @@ from fencepost.actors.tool_placement import Placement
 from fencepost.mailbox.errors import MutationRefused
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.records import CheckpointRecord
-from fencepost.mailbox.stores.sqlite import _Writer
+from fencepost.mailbox.stores.sqlite_writer import Writer
 from fencepost.supervisor import (
     ActorQuarantined,
     Applied,
@@ -345,7 +345,7 @@ async def test_a_refusal_is_that_calls_own(url, monkeypatch):
 
 async def test_a_checkpoint_that_cannot_be_written_faults_the_runtime_and_stays_told(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path}/store.db"
-    put, saved = _Writer._put, []
+    put, saved = Writer._put, []
 
     def failing(self, record):
         if isinstance(record, CheckpointRecord):
@@ -358,7 +358,7 @@ async def test_a_checkpoint_that_cannot_be_written_faults_the_runtime_and_stays_
         await trio.sleep_forever()
 
     with monkeypatch.context() as broken:
-        broken.setattr(_Writer, "_put", failing)
+        broken.setattr(Writer, "_put", failing)
         async with open_supervisor(url, tools=[Tool("tool", tool)]) as supervisor:
             batch = await started(supervisor.pane("pane"), call("A", "tool"))
             with trio.fail_after(5), pytest.raises(StoreFault, match="disk I/O error"):

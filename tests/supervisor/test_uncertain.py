@@ -20,7 +20,7 @@ from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock
 
 from fencepost.mailbox import ClaimedSender, Response
-from fencepost.mailbox.claim import decode_claim, fingerprint_of
+from fencepost.mailbox.claim_record import decode_claim, fingerprint_of
 from fencepost.supervisor import (
     Chaos,
     FencepostError,

@@ -1,6 +1,6 @@
 -- The schema of a fencepost store, version 1.
 --
--- Every named CHECK repeats a law of mailbox/records.py, every unique index and foreign key one that needs more than
+-- Every named CHECK repeats a law of mailbox/*_records.py, every unique index and foreign key one that needs more than
 -- one row (protocol-intent.md section 10).  tests/mailbox compares the vocabularies with the enums and breaks each law
 -- by hand.  Foreign keys carry the pane's id, so that what belongs together also belongs to one pane.
 --

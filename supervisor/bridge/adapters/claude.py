@@ -1,14 +1,15 @@
 """The adapter of Claude Code, at the version it was proved on (docs/harnesses.md).
 
-    UserPromptSubmit  whose text carries the startup tag: the handshake, and the prompt the echo follows from
+    UserPromptSubmit  whose text carries the startup tag: the handshake, and the prompt the echo follows from; what a
+                      nested agent is asked is none, whatever its caller quoted to it
     PreToolUse        the decision
     PostToolBatch     the completion of a main chain's batch; a nested agent's is none
     any other         nothing
 
 `claude_turns` says what proves a turn.  Where the proof fails, the call has no turn: with nothing pending it runs, with
 an intent pending the pane restarts the process.  A process whose proof failed once stays without turns, because a call
-that was let run without its turn could be a sibling of one that has it.  A nested agent's calls have none either, and
-that says nothing about their caller's.
+that was let run without its turn could be a sibling of one that has it; the pane's stored admissions say so to the next
+life of the bridge.  A nested agent's calls have none either, and that says nothing about their caller's.
 
 A person may begin another conversation within a process (`/clear`, `/resume`), and places in two transcripts have no
 order.  So a call in another transcript than the last one has no turn while a proof is open in that: its process is
@@ -45,7 +46,15 @@ from fencepost.supervisor import (
 from fencepost.supervisor.bridge.adapters import HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import answer_of
 from fencepost.supervisor.bridge.adapters.claude_turns import Entry, NoTurn, Place, completed, prompt_texts
-from fencepost.supervisor.bridge.adapters.events import calls_of, kind_of, optional, required, unproved_batch
+from fencepost.supervisor.bridge.adapters.events import (
+    calls_of,
+    is_unproved,
+    kind_of,
+    nested_batch,
+    optional,
+    required,
+    unproved_batch,
+)
 from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.adapters.spool import Unseen
 from fencepost.supervisor.bridge.adapters.transcripts import (
@@ -98,6 +107,11 @@ class _Call:
             nested=bool(optional(event, "agent_id")),
         )
 
+    def alone(self, *, nested: bool = False) -> ToolBoundary:
+        """It without a turn, a batch of its own.  Raises `InvalidIdentifier` for an incarnation that has no id."""
+        named = nested_batch if nested or self.nested else unproved_batch
+        return ToolBoundary(self.incarnation_id, None, named(self.prompt_id, self.tool_use_id))
+
 
 @frozen
 class _Placed:
@@ -112,7 +126,8 @@ class _Known:
     """What is remembered of one pane.  What another pane's processes say neither changes it nor crowds it out."""
 
     echoes: OrderedDict[tuple[str, str], str | None] = Factory(OrderedDict[tuple[str, str], str | None])
-    without_turns: OrderedDict[str, None] = Factory(OrderedDict[str, None])
+    without_turns: OrderedDict[str, bool] = Factory(OrderedDict[str, bool])
+    """Whether a proof of this process failed once."""
     conversations: OrderedDict[str, str] = Factory(OrderedDict[str, str])
     owing_nothing: OrderedDict[str, None] = Factory(OrderedDict[str, None])
     """The processes without an open startup delivery: one is bound when a process is launched, and never later."""
@@ -128,14 +143,14 @@ class _Known:
 class ClaudeCodeAdapter:
     """See `Adapter`.  Runs on trio; one serves all panes.
 
-    `spool` is the folder hooks note in what they let pass while the bridge was away: `hook-spool` beside the local
-    listener's socket.  `transcripts` are the folders that transcripts may be in, or answers them at each look.
+    `gate` is the bridge's.  `transcripts` are the folders that transcripts may be in, or answers them at each look.
     """
 
     def __init__(
-        self, spool: Path | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
+        self, gate: Gate | None = None, transcripts: Sequence[Path] | Callable[[], Sequence[Path]] = transcript_roots
     ) -> None:
-        self._gate = Gate(spool)
+        self._gate = gate or Gate()
+        self._gate.retell_by(self.harness, self._retell)
         self._transcripts = transcripts
         self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
@@ -179,34 +194,44 @@ class ClaudeCodeAdapter:
         end = trio.current_time() + wait_seconds
         placed = await self._place(pane, call, wait_seconds / 2)
         echo = None if call.nested else await self._echo(pane, call, placed.entries)
-        boundary = evolve(placed.boundary, tool_call_id=call.tool_use_id, startup_delivery_id=echo)
+        boundary = placed.boundary
+        if boundary.turn is not None and self._known[pane.pane_id].without_turns.get(call.incarnation_id):
+            boundary = call.alone()  # a sibling's proof failed meanwhile; from here on the gate keeps the order
+        boundary = evolve(boundary, tool_call_id=call.tool_use_id, startup_delivery_id=echo)
         left = max(0.0, end - trio.current_time())
-        decision = await self._gate.pre_tool_use(pane, boundary, left, self._retell)
+        decision = await self._gate.pre_tool_use(pane, boundary, left)
         return answer_of(decision, boundary, verbatim=True)
 
     async def _place(self, pane: Pane, call: _Call, patience: float) -> _Placed:
         """Find the call's turn and batch, or none.  Raises `InvalidIdentifier` for an incarnation that has no id."""
-        alone = _Placed(
-            ToolBoundary(call.incarnation_id, None, unproved_batch(call.prompt_id, call.tool_use_id)),
-        )
         if call.nested:
-            return alone
+            return _Placed(call.alone())
         known = self._known[pane.pane_id]
-        if call.incarnation_id in known.without_turns:
-            return _Placed(alone.boundary, await self._tail(known, call.transcript))
+        if await self._is_without_turns(pane, call.incarnation_id):
+            return _Placed(call.alone(), await self._tail(known, call.transcript))
         look = await self._look(known, call, patience)
         if isinstance(look.found, Place):
             if not await self._goes_on(pane, call):
-                return _Placed(alone.boundary, look.entries)
+                return _Placed(call.alone(), look.entries)
             try:
                 turn = ModelTurn(look.found.message_id, look.found.offset)
                 return _Placed(ToolBoundary(call.incarnation_id, turn, look.found.batch_id), look.entries)
             except InvalidIdentifier:
                 pass  # a message id that is none
-        if look.found is not NoTurn.NESTED:
-            _LOGGER.warning("process %r has no provable turns from now on: %s", call.incarnation_id, look.found)
-            _remember(known.without_turns, call.incarnation_id, None)
-        return _Placed(alone.boundary, look.entries)
+        if look.found is NoTurn.NESTED:
+            return _Placed(call.alone(nested=True), look.entries)
+        _LOGGER.warning("process %r has no provable turns from now on: %s", call.incarnation_id, look.found)
+        _remember(known.without_turns, call.incarnation_id, True)
+        return _Placed(call.alone(), look.entries)
+
+    async def _is_without_turns(self, pane: Pane, incarnation_id: str) -> bool:
+        """Whether a proof of this process failed once, in this life of the bridge or in an earlier one."""
+        without_turns = self._known[pane.pane_id].without_turns
+        if incarnation_id not in without_turns:
+            passed = any(map(is_unproved, await pane.passed_without_turn(incarnation_id)))
+            if incarnation_id not in without_turns:  # a sibling's may have failed meanwhile
+                _remember(without_turns, incarnation_id, passed)
+        return without_turns[incarnation_id]
 
     async def _goes_on(self, pane: Pane, call: _Call) -> bool:
         """Whether the call's place can be compared with the turn of each proof that its process has open."""
@@ -288,7 +313,7 @@ class ClaudeCodeAdapter:
     async def _prompt(self, pane: Pane, incarnation_id: str, event: Mapping[str, object]) -> None:
         prompt = event.get("prompt")
         prompt_id = optional(event, "prompt_id")
-        if not isinstance(prompt, str) or not prompt_id:
+        if not isinstance(prompt, str) or not prompt_id or optional(event, "agent_id"):
             return
         await self._heard(pane, incarnation_id, prompt_id, startup_of(prompt))
 

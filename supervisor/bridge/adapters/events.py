@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["calls_of", "kind_of", "optional", "required", "unproved_batch"]
+__all__ = ["calls_of", "is_unproved", "kind_of", "nested_batch", "optional", "required", "unproved_batch"]
 
 _FIELD_MAX: Final = 4096
+_UNPROVED: Final = "unproved-"
 
 
 def kind_of(event: Mapping[str, object]) -> str:
@@ -48,4 +49,18 @@ def calls_of(event: Mapping[str, object]) -> frozenset[str]:
 
 def unproved_batch(*said: str) -> str:
     """Name a batch of one call whose real one cannot be proved; the same words give the same name."""
-    return f"unproved-{hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]}"
+    return f"{_UNPROVED}{_digest(said)}"
+
+
+def is_unproved(batch_id: str) -> bool:
+    """Whether this is a name of `unproved_batch`."""
+    return batch_id.startswith(_UNPROVED)
+
+
+def nested_batch(*said: str) -> str:
+    """Name a batch of one call of a nested agent, which has no turn and says nothing about its caller's."""
+    return f"nested-{_digest(said)}"
+
+
+def _digest(said: tuple[str, ...]) -> str:
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]

@@ -17,7 +17,8 @@ from fencepost.supervisor.bridge import wire
 from fencepost.supervisor.bridge.auth import Denied
 from fencepost.supervisor.bridge.dashboard.browser import Visitor
 from fencepost.supervisor.bridge.dashboard.sessions import Session
-from fencepost.supervisor.bridge.handlers import Bridge, NotFound
+from fencepost.supervisor.bridge.failures import NotFound
+from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, read_fields
 
 __all__ = ["FORM_BYTES_MAX", "Done", "action_of", "checked", "run"]

@@ -33,11 +33,12 @@ _ALIVE: Final = b": alive\n\n"
 
 
 class Stream(Response):
-    """An answer that goes on until its reader leaves, its session ends or the bridge stops."""
+    """An answer that goes on until its reader leaves, its session ends or the bridge stops.
+
+    Its sending has no deadline as a whole; each part of it has.
+    """
 
     media_type = "text/event-stream"
-    endless = True
-    """Its sending has no deadline as a whole; each part of it has."""
 
     def __init__(self, board: Dashboard, supervisor: Supervisor, identity: Identity, stopping: Stopping) -> None:
         super().__init__(headers={"x-accel-buffering": "no"})

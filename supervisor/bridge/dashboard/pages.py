@@ -24,7 +24,8 @@ from fencepost.supervisor.bridge.dashboard.journey import process_bars
 from fencepost.supervisor.bridge.dashboard.live import Stream
 from fencepost.supervisor.bridge.dashboard.sessions import SESSION_SECONDS
 from fencepost.supervisor.bridge.dashboard.shown import Shown, shown
-from fencepost.supervisor.bridge.handlers import Bridge, NotFound
+from fencepost.supervisor.bridge.failures import NotFound
+from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.seats import Seats
 
 __all__ = ["PAGE_HANDLERS", "Visit", "serve_page"]

@@ -265,8 +265,7 @@ def _inbound(
     told = inbound_told(
         fenced=row.delivery_id in fenced,
         accepted=acceptance is not None,
-        published=run is not None,
-        outcome=None if run is None else run.outcome,
+        run=run,
         settled=row.delivery_id in settled,
     )
     return Inbound(

@@ -10,10 +10,10 @@ from typing import Final
 
 from attrs import frozen
 
-from fencepost.mailbox.delivery_records import DeliveryRecord
+from fencepost.mailbox.delivery_records import DeliveryRecord, RunRecord
 from fencepost.mailbox.records import IncarnationRecord, IntentRecord
-from fencepost.supervisor import CallStatus, Checkpoint, Reason, Stage, Stop
-from fencepost.supervisor.words import ABANDONED, needs_a_person, reach_in_words, why_it_waits
+from fencepost.supervisor import CallStatus, Checkpoint, Reason, Stage, Stop, ladder
+from fencepost.supervisor.words import ABANDONED, STOPS, needs_a_person, reach_in_words, why_it_waits
 
 __all__ = [
     "CALLS",
@@ -167,13 +167,13 @@ def outbound_told(row: DeliveryRecord) -> Told:
     return Told(_LABELS[stage], said, list(Stage).index(stage) + 1, "moving" if stage is Stage.STORED else "done")
 
 
-def inbound_told(*, fenced: bool, accepted: bool, published: bool, outcome: str | None, settled: bool) -> Told:
-    """How far a message of a pane got; `outcome` is how its turn ended."""
+def inbound_told(*, fenced: bool, accepted: bool, run: RunRecord | None, settled: bool) -> Told:
+    """How far a message of a pane got; `run` is its turn, once that is published."""
     if settled:
         return _ABANDONED
-    if outcome is not None:
-        return Told("turn ended", f"Accepted, and its turn ended: {outcome}.", 4, "done")
-    if published:
+    if run is not None and run.outcome is not None:
+        return _turn_told(run, run.outcome)
+    if run is not None:
         return Told("turn under way", "Accepted and published; its turn has not ended.", 1)
     if accepted:
         return Told("accepted", "Accepted; its turn is still to be published.", 1)
@@ -187,3 +187,14 @@ def inbound_told(*, fenced: bool, accepted: bool, published: bool, outcome: str 
     return Told(
         "forgotten", "It was attempted, and forgotten with its conversation. It is never run again.", 0, "stopped"
     )
+
+
+def _turn_told(run: RunRecord, outcome: str) -> Told:
+    """How a turn ended.  A stop proves nothing beyond the receipt, which is that of a message written down."""
+    said = f"Accepted, and its turn ended: {outcome}{f' ({run.native})' if run.native else ''}."
+    reach = ladder.report("channel_turn", outcome, run.native)
+    if reach.stop is not None:
+        kind = "unknown" if reach.stop is Stop.UNCERTAIN else "stopped"
+        return Told(_LABELS[reach.stop], f"{said} {sentence(STOPS[reach.stop])}", 1, kind)
+    stage = reach.stage or Stage.STORED
+    return Told("turn ended", said, list(Stage).index(stage) + 1, "done")

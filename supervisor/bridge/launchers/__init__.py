@@ -2,7 +2,7 @@
 
 child        a child process without a terminal
 tmux         a process in a pane of a private tmux server
-commands     how Claude Code and Codex are started and resumed
+commands     how Claude Code, Codex and OpenCode are started and resumed
 held         what both launchers share, and what they promise
 """
 

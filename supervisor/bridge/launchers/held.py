@@ -71,10 +71,10 @@ class Command:
     process reads from an empty input without it; a process in a terminal reads from the terminal.
     """
 
-    argv: tuple[str, ...] = field(converter=tuple[str, ...])
-    environment: Mapping[str, str] = field(factory=dict[str, str])
+    argv: tuple[str, ...] = field(converter=tuple[str, ...], repr=False)
+    environment: Mapping[str, str] = field(factory=dict[str, str], repr=False)
     cwd: str | None = None
-    stdin: bytes | None = None
+    stdin: bytes | None = field(default=None, repr=False)
     bare: bool = False
 
 
@@ -92,6 +92,8 @@ class HeldLauncher(ABC):
 
     kept_variables: tuple[str, ...] = ()
     """Variables that the place where the process runs decides, not the bridge."""
+    noted_variables = ("HOME", "CLAUDE_CONFIG_DIR")
+    """Variables that are kept in the note: they tell where a harness keeps what proves its turns."""
 
     def __init__(
         self,
@@ -191,10 +193,10 @@ class HeldLauncher(ABC):
         command = self._command_for(launch)
         try:
             with self._spawned(launch, self._marks(launch), command) as (pid, gate):
-                self._note(launch, pid)
+                self._note(launch, pid, command)
                 self._before_it_runs(launch, pid)
                 gate.settimeout(START_SECONDS)
-                _open(gate, self._order(launch, command))
+                _open(gate, self._order(launch, command), command.argv[0])
         except BaseException:
             self._stop(launch.incarnation_id, 0)
             raise
@@ -213,18 +215,20 @@ class HeldLauncher(ABC):
                 os.waitpid(pid, os.WNOHANG)
             del self._children[incarnation_id]
 
-    def _note(self, launch: Launch, pid: int) -> None:
+    def _note(self, launch: Launch, pid: int, command: Command) -> None:
         identity = identity_of(pid)
         if identity is None:
             raise LaunchError("the process ended before it was written down")
+        given = _environment_of(command)
         self._notes.write(
             ProcessNote(
                 pane_id=launch.pane_id,
                 incarnation_id=launch.incarnation_id,
                 pid=pid,
                 start_time=identity.start_time,
-                pgid=pid,
                 boot_id=boot_id(),
+                cwd=command.cwd if command.cwd is None else str(Path(command.cwd).absolute()),
+                environment={name: value for name, value in given.items() if name in self.noted_variables},
             )
         )
 
@@ -234,7 +238,7 @@ class HeldLauncher(ABC):
             stdin = str(self._notes.write_input(launch.incarnation_id, command.stdin))
         return {
             "argv": command.argv,
-            "env": {**({} if command.bare else bridge_environment()), **command.environment, **self._marks(launch)},
+            "env": {**_environment_of(command), **self._marks(launch)},
             "keep": self.kept_variables,
             "cwd": command.cwd,
             "stdin": stdin,
@@ -251,6 +255,10 @@ class HeldLauncher(ABC):
         return marks
 
 
+def _environment_of(command: Command) -> dict[str, str]:
+    return {**({} if command.bare else bridge_environment()), **command.environment}
+
+
 def bridge_environment() -> dict[str, str]:
     """Return this process's environment without what speaks of a pane: a bridge may itself run in one."""
     return of_no_pane(os.environ)
@@ -265,8 +273,11 @@ def of_no_pane(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _open(gate: socket.socket, order: dict[str, object]) -> None:
-    """Let the process go on; return once it has become the program."""
+def _open(gate: socket.socket, order: dict[str, object], program: str) -> None:
+    """Let the process go on; return once it has become the program.
+
+    Why it could not is told with the program's name alone: among its arguments is what its agent is told.
+    """
     try:
         gate.sendall(json.dumps(order).encode() + b"\n")
         why = b"".join(iter(partial(gate.recv, 4096), b""))
@@ -275,7 +286,7 @@ def _open(gate: socket.socket, order: dict[str, object]) -> None:
     except ConnectionError as error:
         raise LaunchError(f"the process ended before it could start: {error}") from error
     if why:
-        raise LaunchError(f"{order['argv']!r:.200} could not be started: {why.decode(errors='replace')}")
+        raise LaunchError(f"{program!r:.200} could not be started: {why.decode(errors='replace')}")
 
 
 def _poll(note: ProcessNote, called_off: threading.Event) -> None:

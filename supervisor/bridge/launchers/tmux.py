@@ -20,9 +20,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -35,12 +37,18 @@ from fencepost.supervisor.bridge.launchers.held import (
     LaunchError,
     bridge_environment,
 )
+from fencepost.supervisor.bridge.private_files import private_folder
 
 __all__ = ["TmuxError", "TmuxLauncher"]
 
 PANE_OPTION: Final = "@fencepost-pane"
 _ANSWER_SECONDS: Final = 10.0
-_NOBODY: Final = re.compile("no server running|error connecting to|no sessions|no current target|can't find session")
+_NOBODY: Final = re.compile(
+    "no server running|error connecting to|server exited|lost server|no sessions|no current target|can't find session"
+)
+_SOMEBODY: Final = "duplicate session"
+_TRIES_MAX: Final = 5
+"""How often a session may have come or gone between two looks."""
 
 
 class TmuxError(LaunchError):
@@ -83,13 +91,9 @@ class TmuxLauncher(HeldLauncher):
                 raise ValueError(f"a tmux name is up to 64 letters, digits, '-' and '_', not {name!r}")
         self._session = session
         self._tmux = (tmux, "-L", server, "-f", os.devnull)
-        self._gates = self._state_dir / "gates"
-        self._gates.mkdir(mode=0o700, exist_ok=True)
-
-    @property
-    def attach_command(self) -> tuple[str, ...]:
-        """The command by which a person looks at the panes."""
-        return (*self._tmux, "attach-session", "-t", f"={self._session}")
+        self._gates = private_folder(self._state_dir / "gates")
+        self._making = threading.Lock()
+        """Panes are made one after another: the first of them makes the server and the session."""
 
     def attach_to(self, pane_id: str) -> tuple[str, ...] | None:
         """The command by which a person looks at one pane; None where it has no window.  Blocks; raises `TmuxError`."""
@@ -126,7 +130,8 @@ class TmuxLauncher(HeldLauncher):
     ) -> Generator[tuple[int, socket.socket]]:
         if command.stdin is not None:
             raise LaunchError("a process in a terminal reads from it, so Command.stdin cannot be given")
-        target = self.panes().get(launch.pane_id) or self._new_pane(launch.pane_id)
+        with self._making:
+            target = self.panes().get(launch.pane_id) or self._new_pane(launch.pane_id)
         with _listening(self._gates) as (path, listener):
             environment = [word for name, value in marks.items() for word in ("-e", f"{name}={value}")]
             waiting = (sys.executable, "-I", "-S", str(HELD_START), str(path))
@@ -138,21 +143,28 @@ class TmuxLauncher(HeldLauncher):
     def _new_pane(self, pane_id: str) -> str:
         """Make a window for a pane; what is in it has ended already, and the window stays."""
         window = re.sub(r"[^\w.-]", "_", pane_id, flags=re.ASCII)[:40]  # for people; tmux would expand other names
-        made = ("-d", "-P", "-F", "#{pane_id}", "-n", window, "--", "true")
-        try:
-            self._run("has-session", "-t", f"={self._session}")
-        except TmuxError as error:
-            if not _NOBODY.search(str(error)):
-                raise
-            keep = ("start-server", ";", "set-option", "-g", "exit-empty", "off", ";")
-            stay = ("set-option", "-g", "remain-on-exit", "on", ";")
-            sized = ("new-session", "-s", self._session, "-x", "200", "-y", "50")
-            target = self._run(*keep, *stay, *sized, *made, separators=True).strip()
-        else:
-            target = self._run("new-window", "-t", f"={self._session}:", *made).strip()
+        target = self._new_window("-d", "-P", "-F", "#{pane_id}", "-n", window, "--", "true").strip()
         self._run("set-option", "-p", "-t", target, "remain-on-exit", "on")
         self._run("set-option", "-p", "-t", target, "--", PANE_OPTION, pane_id)
         return target
+
+    def _new_window(self, *made: str) -> str:
+        """Make a window of the session, or the session with it; another process may make or end that meanwhile."""
+        keep = ("start-server", ";", "set-option", "-g", "exit-empty", "off", ";")
+        stay = ("set-option", "-g", "remain-on-exit", "on", ";")
+        sized = ("new-session", "-s", self._session, "-x", "200", "-y", "50")
+        for tried in count(1):
+            try:
+                return self._run("new-window", "-t", f"={self._session}:", *made)
+            except TmuxError as error:
+                if not _NOBODY.search(str(error)):
+                    raise
+            try:
+                return self._run(*keep, *stay, *sized, *made, separators=True)
+            except TmuxError as error:
+                if _SOMEBODY not in str(error) or tried == _TRIES_MAX:
+                    raise
+        raise AssertionError("unreachable")
 
     def _admitted(self, listener: socket.socket, pid: int) -> socket.socket:
         """Wait for exactly this process at the gate; whoever else knocks is turned away."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from fencepost.supervisor import DeadLetter, Event, MailboxClosed
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.overview import UNRESOLVED
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Follower:
         except MailboxClosed:
             return False
         except Exception as error:  # noqa: BLE001 - a store that failed, a record that cannot be read: the others go on
-            log.error("the runtime is not followed any more: %s", ascii(error)[:300])  # noqa: TRY400 - one line
+            log.error("the runtime is not followed any more: %s", error_told(error))  # noqa: TRY400 - one line
             return False
         return True
 
