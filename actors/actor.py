@@ -73,6 +73,8 @@ class System(Protocol):
     nursery: trio.Nursery
     executing: Counter[str]
     """How often each call's tool runs in this process, also for activations that are over; by invocation id."""
+    lingering: dict[str, str]
+    """Batches ended from outside whose tools have a grace to end, each with its pane's id."""
 
     @property
     def chaotic(self) -> bool:
@@ -87,8 +89,8 @@ class System(Protocol):
         """Send a message to an actor, starting it if need be, and wait for its answer."""
         ...
 
-    def wake(self, address: str) -> None:
-        """Make sure an actor is awake, without a message."""
+    def wake(self, address: str) -> bool:
+        """Make sure an actor is awake, without a message; whether it was asleep: then it is yet to read its rows."""
         ...
 
     def in_quarantine(self, address: str) -> bool:

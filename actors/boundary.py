@@ -8,7 +8,8 @@ Each step either answers or falls through to the next:
     4  this batch was admitted before                          its first decision stands, for ever [D12]
     5  the adapter let a call of this batch pass unseen        "yes" makes it a pass, "maybe" a restart
     6  the head is conflicted                                  generic block; the queue behind it does not move
-    7  the head is detected                                    bind this batch to it, durably, before any file changes
+    7  the head is detected                                    bind this batch to it, durably, before any file changes;
+                                                               while tools of another batch may run, wait for their end
     8  nothing is pending                                      admit the batch, durably, and allow
 
 Steps 2 and 3 may acknowledge the head; the decision then says `again`, and the same call is decided by whatever the
@@ -81,14 +82,15 @@ class Boundary:
     """One tool call at its boundary, and what the pane knows of its speaker and batch.
 
     `speaker` is the incarnation named by the call, wherever it was found; `admission` is the batch's stored first
-    decision; `blocked_by` is the intent that decision names, resolved or not; `patient` says whether the caller may
-    still wait for a reconciliation.
+    decision; `blocked_by` is the intent that decision names, resolved or not; `tools_running` says whether tools of
+    another batch of the pane may still run; `patient` whether the caller may still wait for a reconciliation.
     """
 
     call: ToolBoundary
     speaker: IncarnationRecord | None
     admission: AdmissionRecord | None = None
     blocked_by: IntentRecord | None = None
+    tools_running: bool = False
     patient: bool = False
     limits: Limits = field(factory=Limits)
     now: int
@@ -178,7 +180,7 @@ def _soft_proof(state: PaneState, boundary: Boundary, speaker: IncarnationRecord
 
 
 def _wait(boundary: Boundary, head: IntentRecord) -> Decision:
-    """Blocked behind the reconciliation: inside the caller's budget for the payload, after it generically."""
+    """Blocked until the head is reconciled: inside the caller's budget for the payload, after it generically."""
     puts = _admit_block(boundary, head)
     if boundary.patient:
         return Decision(puts=puts, park=head.intent_id)
@@ -230,6 +232,8 @@ def _no_proof(state: PaneState, boundary: Boundary, speaker: IncarnationRecord, 
         return _restart(state, boundary, Reason.PAYLOAD_UNBOUND)  # step 7, its net and [D6]
     if call.turn is None or not speaker.turn_order:
         return _restart(state, boundary, Reason.TURN_ORDER_UNKNOWN)
+    if boundary.tools_running:
+        return _wait(boundary, head)  # binding begins the reconciliation, and files change
     bind = BindSoft(incarnation_id=speaker.incarnation_id, turn=call.turn, batch_id=call.batch_id)
     waiting = _wait(boundary, head)
     return Decision(

@@ -38,6 +38,7 @@ __all__ = [
     "RetireIncarnation",
     "StartupReady",
     "SyncStatusQuery",
+    "ToolsEnded",
     "Withdraw",
 ]
 
@@ -185,6 +186,14 @@ class GiveUpWaiting(Call):
 
     CALL: ClassVar[str] = "give_up_waiting"
     ticket: int
+
+
+@frozen
+class ToolsEnded(Call):
+    """No tool of a batch is waited for any more; or, `held_up`, none can be before somebody revives that address."""
+
+    CALL: ClassVar[str] = "tools_ended"
+    held_up: str | None = None
 
 
 # -- between a pane and its intents ------------------------------------------------------------------------------

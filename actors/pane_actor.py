@@ -39,6 +39,7 @@ from fencepost.actors.calls import (
     RetireIncarnation,
     StartupReady,
     SyncStatusQuery,
+    ToolsEnded,
     Withdraw,
 )
 from fencepost.actors.decision import Decision, Replace, RetiredIncarnation
@@ -66,7 +67,7 @@ from fencepost.mailbox.errors import (
 )
 from fencepost.mailbox.mutation import Mutation
 from fencepost.mailbox.query import Query
-from fencepost.mailbox.records import AdmissionRecord, IntentState, TriggerRecord
+from fencepost.mailbox.records import AdmissionDecision, AdmissionRecord, IntentState, TriggerRecord
 
 __all__ = ["PaneActor"]
 
@@ -82,7 +83,7 @@ class PaneActor(Actor):
         self.memory = PaneMemory(self.pane_id, system.line)
         self.waiting = Waiting(self, self._decide_parked)
         self._incarnations = PaneIncarnations(self)
-        self._batches = PaneBatches(self)
+        self.batches = PaneBatches(self)
         self._deliveries = PaneDeliveries(self, self.pane_id, lambda: self.state.live)
 
     @property
@@ -102,7 +103,7 @@ class PaneActor(Actor):
         head = self.state.head
         if head is not None and head.state is IntentState.RECONCILING:
             self.spawn(self._ensure_attempt, head.intent_id)
-        await self._batches.cancel_orphaned()
+        await self.batches.take_up()
         await self._incarnations.recover()
         await self._deliveries.load()
 
@@ -161,10 +162,12 @@ class PaneActor(Actor):
                 await self._attempt_failed(envelope, message)
             case GiveUpWaiting() as message:
                 await self._give_up_waiting(envelope, message)
+            case ToolsEnded() as message:
+                await self._tools_ended(envelope, message)
             case StartBatch() as message:
-                await self._batches.start(envelope, message)
+                await self.batches.start(envelope, message)
             case PlaceResults() as message:
-                await self._batches.place(envelope, message)
+                await self.batches.place(envelope, message)
             case DeliveryCall():
                 await self._deliveries.serve(envelope)
             case other:
@@ -179,8 +182,7 @@ class PaneActor(Actor):
         except ActorCrashed as crash:
             # An intent died with our part in its hands; whether that was committed only the store knows.
             await self.memory.load()
-            self.waiting.recheck = True
-            self._incarnations.resume_relaunching()  # the one effect that an unseen commit may have left to us
+            self._make_up_for_unseen()
             envelope.reply.fail(crash)
         except ActorQuarantined as quarantined:
             # The intent was never asked, and a chain is asked from its front: nothing was committed.
@@ -227,9 +229,15 @@ class PaneActor(Actor):
                 case RetiredIncarnation():
                     self.memory.forget_admissions()
                     self.waiting.recheck = True
-                    self.spawn(self._batches.cancel_orphaned)
+                    self.spawn(self.batches.take_up)
                 case Replace():
                     self._incarnations.resume_relaunching()
+
+    def _make_up_for_unseen(self) -> None:
+        """Carry out whatever effects a commit may have had that was not seen; here, each follows from the rows too."""
+        self.waiting.recheck = True
+        self.spawn(self.batches.take_up)
+        self._incarnations.resume_relaunching()
 
     async def decide(self, envelope: Envelope, decision: Decision) -> None:
         """Commit a decision and answer its caller: the whole life of most calls."""
@@ -255,6 +263,8 @@ class PaneActor(Actor):
                 if refused.table != AdmissionRecord.TABLE or not await self.memory.recalled(message.boundary):
                     raise
                 continue
+            if boundary.tools_running:
+                self.batches.watch()
             if decision.park is not None:
                 if not parked:
                     self.waiting.park(envelope, decision.park, message.wait_seconds)
@@ -274,11 +284,21 @@ class PaneActor(Actor):
             speaker=await self.memory.speaker(call.incarnation_id),
             admission=admission,
             blocked_by=blocked_by,
+            tools_running=await self._tools_running(call, admission),
             patient=patient,
             limits=self.system.limits,
             now=self.system.clock.now_ns(),
             mint=self.mint,
         )
+
+    async def _tools_running(self, call: ToolBoundary, admission: AdmissionRecord | None) -> bool:
+        """Whether tools of another batch may still run; asked only where the answer could matter."""
+        head = self.state.head
+        if head is None or head.state is not IntentState.DETECTED:
+            return False
+        if admission is not None and admission.decision is AdmissionDecision.PASS:
+            return False
+        return bool(await self.batches.running(call))
 
     async def _post_tool_batch(self, envelope: Envelope, message: PostToolBatch) -> None:
         decision = decide_batch_completed(
@@ -341,6 +361,15 @@ class PaneActor(Actor):
     async def _attempt_failed(self, envelope: Envelope, message: AttemptFailed) -> None:
         """The reconciler raised: nobody waits for it any longer, and nobody is let through."""
         self.waiting.lose_patience(message.intent_id)
+        self.answer(envelope, None)
+
+    async def _tools_ended(self, envelope: Envelope, message: ToolsEnded) -> None:
+        """What the head waited for with its reconciliation is over; or it is not to be waited for."""
+        if message.held_up is None:
+            self.waiting.recheck = True
+            self._incarnations.resume_relaunching()
+        elif self.state.head is not None:
+            self.waiting.lose_patience(self.state.head.intent_id)
         self.answer(envelope, None)
 
     # -- detection and a human's word --

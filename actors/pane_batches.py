@@ -10,9 +10,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from fencepost.actors.calls import Call, ToolsEnded
+from fencepost.actors.messages import ToolBoundary
 from fencepost.actors.pane_reports import decide_placement
-from fencepost.actors.tool_calls import CancelBatch, PlaceResults, StartBatch
+from fencepost.actors.tool_calls import AwaitTools, CancelBatch, PlaceResults, StartBatch, TakeUpBatch
 from fencepost.actors.tool_plan import judge_repeated, plan
+from fencepost.actors.tool_state import boundary_batch_id
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined
@@ -28,10 +31,11 @@ __all__ = ["PaneBatches"]
 class PaneBatches:
     """What one activation of a pane does about its batches."""
 
-    __slots__ = ("_pane",)
+    __slots__ = ("_pane", "_watching")
 
     def __init__(self, pane: PaneActor) -> None:
         self._pane = pane
+        self._watching = False
 
     async def start(self, envelope: Envelope, message: StartBatch) -> None:
         """Serve `StartBatch`: plan the batch, or find the same one there already, and see that it is awake."""
@@ -61,7 +65,7 @@ class PaneBatches:
             pane.reached("start_batch", "decided")
             await system.line.commit(mutation)
             pane.reached("start_batch", "applied")
-        system.wake(address)
+        self._wake(address)
         pane.answer(envelope, None)
 
     async def place(self, envelope: Envelope, message: PlaceResults) -> None:
@@ -80,14 +84,73 @@ class PaneBatches:
         await pane.commit("place_results", decision, before=message.part)
         pane.answer(envelope, None)
 
-    async def cancel_orphaned(self) -> None:
-        """A batch runs for one incarnation, and ends with it."""
+    async def take_up(self) -> None:
+        """See that the open batch goes on, or ends with its incarnation; whoever should have may have died before."""
+        for batch in await self._opened():
+            if self._pane.state.is_live(batch.incarnation_id):
+                with suppress(ActorQuarantined):  # it goes on when it is revived
+                    self._wake(batch.address)
+            else:
+                self._cancel(batch.address)
+
+    # -- tools that must end before files change --
+
+    async def running(self, call: ToolBoundary | None = None) -> list[str]:
+        """The batches whose tools may still run, but for the one that `call` is of.
+
+        One that is open may have tools running, or run them again when it is revived; one that was ended from outside
+        has them for as long as they are given to end.  A call's own batch has none: it was not admitted yet.
+        """
+        pane = self._pane
+        opened = [batch.address for batch in await self._opened() if call is None or not _is_of(call, batch)]
+        return opened + [address for address, of in pane.system.lingering.items() if of == pane.pane_id]
+
+    def watch(self) -> None:
+        """Have the pane told (`ToolsEnded`) when no tools run any more."""
+        if not self._watching:
+            self._watching = True
+            self._pane.spawn(self._watch)
+
+    async def _watch(self) -> None:
+        pane = self._pane
+        for address in await self.running():
+            await self._ended(address)
+        self._watching = False
+        await pane.system.ask(pane.address, ToolsEnded())
+
+    async def _ended(self, address: str) -> None:
+        """Wait for the end of a batch's tools, over any number of its deaths; say so where somebody must help it."""
+        pane = self._pane
+        while True:
+            try:
+                await pane.system.ask(address, AwaitTools())
+            except ActorCrashed:
+                continue
+            except ActorQuarantined as quarantined:
+                await pane.system.ask(pane.address, ToolsEnded(held_up=quarantined.address))
+                await pane.system.until_revived(quarantined.address)
+            else:
+                return
+
+    async def _opened(self) -> list[BatchRecord]:
         pane = self._pane
         (opened,) = await pane.system.line.load(Query(BatchRecord, {"pane_id": pane.pane_id, "checkpoint": None}))
-        for batch in opened:
-            if not pane.state.is_live(batch.incarnation_id):
-                pane.spawn(self._cancel, batch.address)
+        return opened
 
-    async def _cancel(self, address: str) -> None:
+    def _wake(self, address: str) -> None:
+        """Have a batch go on; one that is awake may have looked for its rows before they were there."""
+        if not self._pane.system.wake(address):
+            self._pane.spawn(self._tell, address, TakeUpBatch())
+
+    def _cancel(self, address: str) -> None:
+        self._pane.spawn(self._tell, address, CancelBatch("its incarnation was retired"))
+
+    async def _tell(self, address: str, message: Call) -> None:
         with suppress(ActorCrashed, ActorQuarantined):  # its next activation sees for itself
-            await self._pane.system.ask(address, CancelBatch("its incarnation was retired"))
+            await self._pane.system.ask(address, message)
+
+
+def _is_of(call: ToolBoundary, batch: BatchRecord) -> bool:
+    turn_id = None if call.turn is None else call.turn.id
+    batch_id = boundary_batch_id(batch.operation_id, batch.turn_id)
+    return (call.incarnation_id, turn_id, call.batch_id) == (batch.incarnation_id, batch.turn_id, batch_id)

@@ -2,7 +2,8 @@
 
 Without a Launcher a launch is the host's word that the old process is gone, and one commit.  With one, replacing a
 process takes as long as stopping one does; that runs in a child task, which speaks to the pane by messages
-(`relaunch`).  A launch that needs the head's payload first is parked like a tool call.
+(`relaunch`).  A launch that needs the head's payload first is parked like a tool call, until the tools of the last
+process have ended, so that the reconciliation may begin, and then until that has ended.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from fencepost.actors.incarnation_state import (
 from fencepost.actors.relaunch import Relauncher
 from fencepost.mailbox.envelope import Envelope
 from fencepost.mailbox.errors import LaunchBlocked
-from fencepost.mailbox.records import IntentState
+from fencepost.mailbox.records import IntentRecord, IntentState
 
 if TYPE_CHECKING:
     from fencepost.actors.pane_actor import PaneActor
@@ -113,7 +114,7 @@ class PaneIncarnations:
         if head is not None and head.state is IntentState.DETECTED:
             await self._begin_unattended("prepare_payload")
         head = pane.state.head
-        if head is not None and head.state is IntentState.RECONCILING:
+        if head is not None and head.state in {IntentState.DETECTED, IntentState.RECONCILING}:
             pane.waiting.park(envelope, head.intent_id, math.inf)
             return
         check_launch(pane.state, pane.system.limits)
@@ -123,6 +124,9 @@ class PaneIncarnations:
         """Decide again a launch, or the launching task, that waits for the head's payload."""
         pane = self._pane
         head = pane.state.head
+        if head is not None and head.state is IntentState.DETECTED:
+            await self._go_on_waiting(envelope, head, patient=patient)
+            return
         if head is not None and head.state is IntentState.RECONCILING and patient:
             return
         check_launch(pane.state, pane.system.limits)
@@ -131,14 +135,35 @@ class PaneIncarnations:
         else:
             pane.answer(envelope, None)
 
+    async def _go_on_waiting(self, envelope: Envelope, head: IntentRecord, *, patient: bool) -> None:
+        """Decide again a launch that waits for tools to end, before the head may be reconciled."""
+        if self._pane.state.live is not None:
+            raise LaunchBlocked(head.intent_id, head.state, "another process was launched meanwhile")
+        if not patient:
+            why = "tools of its last process must end first, and they are held up by an address in quarantine"
+            raise LaunchBlocked(head.intent_id, head.state, why)
+        await self._begin_unattended(envelope.message.CALL)
+
     async def _begin_unattended(self, transition: str) -> None:
-        """Begin reconciling the head with no process alive; who waits for that must not wait for ever."""
+        """Begin reconciling the head with no process alive; who waits for that must not wait for ever.
+
+        While tools of ours may still run, files must not change: then the live process is retired, which ends them,
+        and who waits is decided again once they have.
+        """
         pane = self._pane
         head = pane.state.head
         if head is not None and pane.system.reconciler is None:
             why = "it must be reconciled first, and this runtime has no Reconciler"
             raise LaunchBlocked(head.intent_id, head.state, why)
-        await pane.commit(transition, begin_unattended(pane.state, self._now))
+        running = await pane.batches.running()
+        held_up = next(filter(pane.system.in_quarantine, running), None)
+        if not running:
+            await pane.commit(transition, begin_unattended(pane.state, self._now))
+            return
+        pane.batches.watch()
+        if head is not None and held_up is not None:
+            raise LaunchBlocked(head.intent_id, head.state, f"{held_up} must end first, and it is in quarantine")
+        await pane.commit(transition, withdraw(pane.state, self._now))
 
     async def _launch_now(self, envelope: Envelope, request: LaunchRequest) -> None:
         pane = self._pane

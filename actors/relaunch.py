@@ -5,7 +5,8 @@ messages.  The order is fixed, each step committed before the next:
 
     retire      fence the live incarnation, with the wish for a successor
     stop        the Launcher says that the process is provably gone; if it cannot, nothing is started
-    reconcile   if there is a pending intent without a payload; no process is alive to be surprised
+    reconcile   if there is a pending intent without a payload; no process is alive to be surprised, and none of its
+                tool batches that run here is open any more
     bind        a fresh incarnation, with a fresh one-use startup delivery id where there is a payload
     start       the Launcher starts the process; an error counts as a failed launch
 

@@ -31,7 +31,14 @@ from typing import ClassVar, Final
 from fencepost.actors.actor import Actor, System
 from fencepost.actors.calls import Call
 from fencepost.actors.messages import Applied, Unchanged
-from fencepost.actors.tool_calls import CancelBatch, FinalizeBatch, SnapshotBatch, WaitForBatch
+from fencepost.actors.tool_calls import (
+    AwaitTools,
+    CancelBatch,
+    FinalizeBatch,
+    SnapshotBatch,
+    TakeUpBatch,
+    WaitForBatch,
+)
 from fencepost.actors.tool_clearance import Clearance
 from fencepost.actors.tool_errands import Errands
 from fencepost.actors.tool_execution import Executions
@@ -78,17 +85,20 @@ class ToolBatchActor(Actor):
         self.echo: str | None = None
         """The startup delivery id of the batch's incarnation: its boundary must show it (protocol-intent 7.4)."""
         self.rows = BatchRows(address, system.line)
-        self.errands = Errands(self)
-        self._placement = Placement(self, on_placed=self._after_placement, on_closed=self._answer_waiting)
+        self.errands = Errands(self, on_idle=self._tools_ended)
+        self._placement = Placement(self, on_placed=self._after_placement, on_closed=self._after_last_placement)
         self.admissions = StepQueue("admit", self, self.rows, _nothing)
         self.replays = StepQueue("replay", self, self.rows, _nothing)
         self.stagings = StepQueue("stage", self, self.rows, self._placement.look)
         self.executions = Executions(self)
         self._clearance = Clearance(self)
         self._waiting: list[Envelope] = []
+        self._awaiting_tools: list[Envelope] = []
         self._held_up_by: Counter[str] = Counter()
         """The quarantined addresses without which something here cannot go on."""
         self._serving: dict[type[Call], Callable[[Envelope], Awaitable[None]]] = {
+            TakeUpBatch: self._taken_up,
+            AwaitTools: self._await_tools,
             WaitForBatch: self._wait,
             CancelBatch: self._cancel,
             FinalizeBatch: self._finalize,
@@ -101,16 +111,22 @@ class ToolBatchActor(Actor):
         """Read the batch and go on with it; nothing else is read before it is needed."""
         await self.rows.read()
         if not self.rows.open:
+            self._tools_ended()
             return
         self._placement.loaded()
+        await self.outlives_incarnation()
+        self.spawn(self._go_on)
+
+    async def outlives_incarnation(self) -> bool:
+        """Whether the incarnation it runs for was retired; then the batch is cancelled on return."""
         batch = self.rows.now.batch
         (rows,) = await self.system.line.load(Query(IncarnationRecord, {"incarnation_id": batch.incarnation_id}))
         if not rows:
             raise CorruptRecord(self.address, f"runs for incarnation {batch.incarnation_id}, which has no row")
         self.echo = rows[0].startup_delivery_id
-        if not rows[0].live and not self.rows.now.cancelled:
+        if not rows[0].live:
             await self.request_cancel("its incarnation was retired")
-        self.spawn(self._go_on)
+        return not rows[0].live
 
     async def _go_on(self) -> None:
         """Take up every call that can be worked on now, and place what is ready."""
@@ -128,15 +144,19 @@ class ToolBatchActor(Actor):
         if self.rows.now.batch.mode is BatchMode.SEQUENTIAL:
             self.spawn(self._go_on)
 
+    async def _after_last_placement(self, placed: Sequence[EntryRecord]) -> None:
+        self._tools_ended()
+        await self._answer_waiting(placed)
+
     @property
     def owes(self) -> bool:
-        """An open batch stays awake."""
-        return self.working or self.rows.open
+        """An open batch stays awake, and one whose tools have a grace to end."""
+        return self.working or self.rows.open or self.errands.busy
 
     @property
     def finished(self) -> bool:
         """A closed batch has nothing more to do than to answer."""
-        return self.rows.exist and not self.rows.open and not self.working
+        return self.rows.exist and not self.rows.open and not self.working and not self.errands.busy
 
     @property
     def unwinding_seconds(self) -> float:
@@ -144,8 +164,8 @@ class ToolBatchActor(Actor):
         return self.system.tool_grace_seconds
 
     def leftovers(self) -> list[Envelope]:
-        """Those who wait for the outcome."""
-        return list(self._waiting)
+        """Those who wait for the outcome, or for the tools to end."""
+        return [*self._waiting, *self._awaiting_tools]
 
     def crash(self, error: BaseException) -> None:
         """End this activation and its errands: what a tool makes of the death must not become its outcome."""
@@ -162,7 +182,12 @@ class ToolBatchActor(Actor):
         serve = self._serving.get(type(envelope.message))
         if serve is None:
             raise InvalidTransition(f"a batch has no answer to {envelope.message!r}", address=self.address)
+        if not self.rows.exist:
+            await self.load()  # somebody had asked before the batch was started, and this may be later
         await serve(envelope)
+
+    async def _taken_up(self, envelope: Envelope) -> None:
+        self.answer(envelope, None)
 
     # -- waiting --
 
@@ -190,6 +215,20 @@ class ToolBatchActor(Actor):
             self._waiting.append(envelope)
         else:
             envelope.reply.fail(ActorQuarantined(address))
+
+    async def _await_tools(self, envelope: Envelope) -> None:
+        if self.rows.now.open or self.errands.busy:
+            self._awaiting_tools.append(envelope)
+        else:
+            self.answer(envelope, None)
+
+    def _tools_ended(self) -> None:
+        """Tell those who wait for it that the batch is closed and none of its tools is waited for, if it is so."""
+        if self.rows.open or self.errands.busy:
+            return
+        self.system.lingering.pop(self.address, None)
+        while self._awaiting_tools:
+            self.answer(self._awaiting_tools.pop(0), None)
 
     async def _answer_waiting(self, placed: Sequence[EntryRecord] = ()) -> None:
         while self._waiting:
@@ -253,11 +292,13 @@ class ToolBatchActor(Actor):
     async def _end(self) -> None:
         """End the batch, however many memos its tools are just writing."""
         ids = tuple(call.invocation_id for call in self.rows.now.calls)
+        self.system.lingering[self.address] = self.rows.now.batch.pane_id
         self.reached("finalize", "decided")
         mutation = await self._commit_end(ids, FINALIZE_TRIES)
         self.executions.expire("its operation was finalized from outside", ended=True)
         self.rows.apply(mutation.puts)
         self._stop_running()
+        self._tools_ended()
         self.reached("finalize", "applied")
 
     async def _commit_end(self, ids: tuple[str, ...], tries: int) -> Mutation:

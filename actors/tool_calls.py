@@ -10,7 +10,16 @@ from fencepost.actors.calls import Call
 from fencepost.actors.tool_plan import BatchRequest
 from fencepost.mailbox.mutation import Mutation
 
-__all__ = ["CancelBatch", "FinalizeBatch", "PlaceResults", "SnapshotBatch", "StartBatch", "WaitForBatch"]
+__all__ = [
+    "AwaitTools",
+    "CancelBatch",
+    "FinalizeBatch",
+    "PlaceResults",
+    "SnapshotBatch",
+    "StartBatch",
+    "TakeUpBatch",
+    "WaitForBatch",
+]
 
 
 # -- to a pane ---------------------------------------------------------------------------------------------------
@@ -41,6 +50,20 @@ class PlaceResults(Call):
 
 
 # -- to a batch --------------------------------------------------------------------------------------------------
+
+
+@frozen
+class TakeUpBatch(Call):
+    """Pane to batch: your rows are there; read them, if you looked before they were."""
+
+    CALL: ClassVar[str] = "take_up"
+
+
+@frozen
+class AwaitTools(Call):
+    """Pane to batch: answer once you are closed, and every tool of yours has ended or was given up."""
+
+    CALL: ClassVar[str] = "await_tools"
 
 
 @frozen

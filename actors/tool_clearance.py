@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from fencepost.actors.tool_batch_actor import ToolBatchActor
     from fencepost.actors.tool_errands import Errand
     from fencepost.actors.tool_messages import Tool
+    from fencepost.mailbox.mutation import Mutation
 
 __all__ = ["Clearance"]
 
@@ -204,9 +205,17 @@ class Clearance:
             self._block(call, source, _ABORTED)
 
     def _admit(self, call: CallRecord, source: ArgumentsRecord, tool: Tool, arguments: str) -> None:
-        mutation = admit(call, tool.replay, source, arguments, self._system.clock.now_ns())
+        incarnation_id, now = self._rows.now.batch.incarnation_id, self._system.clock.now_ns()
+        mutation = admit(call, tool.replay, source, arguments, now, incarnation_id=incarnation_id)
         then = partial(self._actor.executions.start, call.source_index, tool, arguments)
-        self._actor.admissions.put(Step(mutation, then))
+        self._actor.admissions.put(Step(mutation, then, again=partial(self._not_admitted, call, source, mutation)))
+
+    async def _not_admitted(self, call: CallRecord, source: ArgumentsRecord, mutation: Mutation) -> Mutation | None:
+        """The store refused the effect.  If the call's incarnation was retired meanwhile, the effect is to be none."""
+        if not await self._actor.outlives_incarnation():
+            return mutation
+        self._block(call, source, _ABORTED)
+        return None
 
     def _block(self, call: CallRecord, source: ArgumentsRecord, blocked: _Blocked) -> None:
         now = self._system.clock.now_ns()

@@ -53,10 +53,17 @@ class Errand:
 class Errands:
     """The errands of one activation."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Actor, on_idle: Callable[[], None]) -> None:
+        """`on_idle` is called whenever the last one has ended or was given up."""
         self._actor = actor
+        self._on_idle = on_idle
         self._running: dict[Errand, None] = {}
         """An ordered set: what is stopped is stopped in the order in which it began, the same each time."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether any has neither ended nor been given up."""
+        return bool(self._running)
 
     def run(self, then: Callable[[Errand], None], fn: Callable[[Unpack[Ts]], Awaitable[object]], *args: *Ts) -> None:
         """Run `fn(*args)` in the background, then `then(errand)`."""
@@ -83,6 +90,8 @@ class Errands:
         came_to_something = errand.returned or errand.error is not None or errand.stopped
         if came_to_something and not self._actor.ended:
             errand.then(errand)
+        if not self._running:
+            self._on_idle()
 
     def stop(self) -> None:
         """Cancel what runs; give up what still does when the grace is over."""

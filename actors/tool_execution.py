@@ -34,9 +34,9 @@ from fencepost.actors.tool_results import (
 )
 from fencepost.actors.tool_state import Orphan, call_view, judge_orphan
 from fencepost.actors.tool_steps import Step
-from fencepost.actors.tool_writes import clear_and_replay, settle
+from fencepost.actors.tool_writes import clear_and_replay, hook_failed, names_of, settle
 from fencepost.mailbox.errors import OperationEnded
-from fencepost.mailbox.mutation import Event, Mutation, NewEvent
+from fencepost.mailbox.mutation import Event
 from fencepost.mailbox.records import CallRecord
 from fencepost.mailbox.strict_json import json_copy, json_value
 from fencepost.mailbox.text import told
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fencepost.actors.tool_batch_actor import ToolBatchActor
     from fencepost.actors.tool_errands import Errand
     from fencepost.actors.tool_messages import Tool
+    from fencepost.mailbox.mutation import Mutation
 
 __all__ = ["Execution", "Executions"]
 
@@ -95,7 +96,9 @@ class Executions:
         memos: Collection[str] = (),
         recovery: bool = False,
     ) -> None:
-        """Run the tool of a call whose effect was just admitted, unless the batch was cancelled in between."""
+        """Run the tool of a call whose effect was just admitted, unless the batch was ended or cancelled in between."""
+        if not self._rows.open:
+            return  # both were committed, and the end was heard of first
         call = self._rows.now.calls[index]
         if self._rows.now.cancelled:
             # A first effect never began, and what an earlier execution had saved is still told.
@@ -125,11 +128,7 @@ class Executions:
     def _on_progress(self, call: CallRecord, progress: Progress) -> None:
         execution = self.running[call.source_index]
         execution.progress, execution.reported = progress, True
-        data = {
-            **_names(call, recovery=execution.recovery),
-            "tool_name": call.name,
-            "result": json_copy(progress_data(progress)),
-        }
+        data = {**names_of(call, recovery=execution.recovery), "result": json_copy(progress_data(progress))}
         now = self._system.clock.now_ns()
         self._system.tell_live(Event(seq=None, at=now, kind="tool_update", address=self._actor.address, data=data))
 
@@ -206,13 +205,7 @@ class Executions:
         self._settle(execution, outcome)
 
     async def _settle_unreviewed(self, execution: Execution, outcome: Outcome, why: str) -> None:
-        event = NewEvent(
-            kind="after_tool.failed",
-            address=self._actor.address,
-            at=self._system.clock.now_ns(),
-            data={**_names(execution.call, recovery=False), "error": why},
-        )
-        await self._system.line.commit(Mutation(label="batch.hook_failed", events=(event,)))
+        await self._system.line.commit(hook_failed(execution.call, why, self._system.clock.now_ns()))
         self._settle(execution, outcome)
 
     def _settle(self, execution: Execution, outcome: Outcome) -> None:
@@ -283,23 +276,28 @@ class Executions:
             arguments = sources[name].arguments
             beside = bool(self._system.executing[name])
             mutation = clear_and_replay(
-                call, arguments, self._system.clock.now_ns(), progress=progress is not None, beside=beside
+                call,
+                arguments,
+                self._system.clock.now_ns(),
+                incarnation_id=self._rows.now.batch.incarnation_id,
+                progress=progress is not None,
+                beside=beside,
             )
             then = partial(
                 self.start, call.source_index, tool, arguments, saved=progress, memos=remembered, recovery=True
             )
-            self._actor.replays.put(Step(mutation, then))
+            again = partial(self._not_replayed, call, progress, remembered, mutation)
+            self._actor.replays.put(Step(mutation, then, again=again))
+
+    async def _not_replayed(
+        self, call: CallRecord, progress: Progress | None, memos: Collection[str], mutation: Mutation
+    ) -> Mutation | None:
+        """The store refused the replay.  If the call's incarnation was retired meanwhile, there is to be none."""
+        if not await self._actor.outlives_incarnation():
+            return mutation
+        self._stage(call, interrupted(progress, self._bytes_max), memos, progress=True, recovery=True)
+        return None
 
     @property
     def _bytes_max(self) -> int:
         return self._system.result_bytes_max
-
-
-def _names(call: CallRecord, *, recovery: bool) -> dict[str, object]:
-    """By what an event names its call (contract T-9)."""
-    return {
-        "invocation_id": call.invocation_id,
-        "tool_call_id": call.tool_call_id,
-        "source_index": call.source_index,
-        "recovery": recovery,
-    }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
 from attrs import Attribute, field, frozen
 from attrs.validators import instance_of
@@ -25,7 +25,6 @@ __all__ = [
     "CallView",
     "Content",
     "Hooks",
-    "InvocationView",
     "LaneSnapshot",
     "PlannedCall",
     "Replace",
@@ -36,8 +35,6 @@ __all__ = [
     "ToolResult",
     "tools_by_name",
 ]
-
-T = TypeVar("T")
 
 Content: TypeAlias = "str | Sequence[Mapping[str, object]]"
 
@@ -81,41 +78,6 @@ class ToolResult:
     terminate: bool = False
 
 
-class InvocationView(Protocol):
-    """What a running tool holds of its call; it expires when the call's outcome is settled."""
-
-    @property
-    def invocation_id(self) -> str:
-        """Names this call for ever, and stays the same when it is replayed."""
-        ...
-
-    @property
-    def operation_id(self) -> str:
-        """The operation the batch belongs to."""
-        ...
-
-    @property
-    def turn_id(self) -> str:
-        """The model turn whose calls the batch runs."""
-        ...
-
-    def update(self, partial: ToolResult, checkpoint: bool = False) -> None:
-        """Show the whole progress so far; with `checkpoint`, ask to have it saved as well."""
-        ...
-
-    def get_memo(self, name: str) -> Awaitable[object]:
-        """What `set_memo` saved under this name, or None."""
-        ...
-
-    def set_memo(self, name: str, value: object) -> Awaitable[None]:
-        """Save a value over replays of this call; durable on return.  None deletes it."""
-        ...
-
-    def step(self, name: str, effect: Callable[[], Awaitable[T] | T]) -> Awaitable[T]:
-        """Run `effect` unless an earlier execution has finished it; answer its recorded value."""
-        ...
-
-
 @frozen
 class Tool:
     """A tool a model may call.
@@ -130,8 +92,9 @@ class Tool:
     replay begins (the event `tool_replay.overlaps` says so).  What it writes through its invocation is fenced; what
     it does to the world is not.  A safe tool either ends when it is cancelled or can stand beside itself.
 
-    Whatever a tool or a validator does after its batch was cancelled and the grace is over is nobody's business any
-    more: the call has its result, and that says what is known.
+    A tool or a validator that has not ended when its batch was cancelled and the grace is over is waited for no longer:
+    the call has its result, and that says what is known.  What such code still does to the world, to files that are
+    being reconciled for instance, nobody can keep it from.
     """
 
     name: str = field(validator=_id)

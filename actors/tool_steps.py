@@ -10,8 +10,8 @@ batch of n calls that end together costs as many mutations as one call does.
 
 A step remains its call's own.  A mutation is refused as a whole, so if one of several is, each is committed again by
 itself, and the refusal is that one's.  A step that is refused by itself may have another try, made from what the
-store holds by then; if the batch was ended from outside, nobody wants it any more; otherwise the refusal ends this
-activation, whose next one reads the rows anew.
+store holds by then, or another step in its place; if the batch was ended from outside, nobody wants it any more;
+otherwise the refusal ends this activation, whose next one reads the rows anew.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Step:
 
     mutation: Mutation
     then: Callable[[], None] | None = None
-    again: Callable[[], Awaitable[Mutation]] | None = field(default=None, kw_only=True)
-    """Makes the mutation of another try, if the store refuses the first."""
+    again: Callable[[], Awaitable[Mutation | None]] | None = field(default=None, kw_only=True)
+    """Makes the mutation of another try, if the store refuses the first; None if it put another step in this place."""
 
 
 class StepQueue:
@@ -72,8 +72,9 @@ class StepQueue:
         self._working = False
 
     async def _commit_alone(self, step: Step) -> None:
-        mutation, again = step.mutation, step.again
-        while self._rows.open:
+        mutation: Mutation | None = step.mutation
+        again = step.again
+        while mutation is not None and self._rows.open:
             try:
                 await self._commit(mutation, (step,))
             except MutationRefused:

@@ -23,7 +23,7 @@ from fencepost.actors.tool_state import (
     transition,
 )
 from fencepost.mailbox.errors import CorruptRecord
-from fencepost.mailbox.mutation import Delete, Mutation, NewEvent
+from fencepost.mailbox.mutation import Delete, Live, Mutation, NewEvent
 from fencepost.mailbox.records import (
     ArgumentsRecord,
     BatchRecord,
@@ -46,6 +46,8 @@ __all__ = [
     "cancel",
     "clear_and_replay",
     "finalize",
+    "hook_failed",
+    "names_of",
     "place",
     "settle",
     "stage_synthetic",
@@ -56,31 +58,39 @@ __all__ = [
 # -- the steps of a call -----------------------------------------------------------------------------------------
 
 
-def _event(kind: str, call: CallRecord, now: int, *, recovery: bool, **data: object) -> NewEvent:
-    named: dict[str, object] = {
+def names_of(call: CallRecord, *, recovery: bool) -> dict[str, object]:
+    """By what an event names its call (contract T-9)."""
+    return {
         "invocation_id": call.invocation_id,
         "tool_call_id": call.tool_call_id,
         "source_index": call.source_index,
         "recovery": recovery,
         "tool_name": call.name,
-        **data,
     }
-    return NewEvent(kind=kind, address=call.batch, at=now, data=named)
 
 
-def admit(call: CallRecord, replay: Replay, source: ArgumentsRecord, effective: str, now: int) -> Mutation:
-    """Clear a planned call: its effective arguments and the intent of its effect, in one transaction."""
+def _event(kind: str, call: CallRecord, now: int, *, recovery: bool, **data: object) -> NewEvent:
+    return NewEvent(kind=kind, address=call.batch, at=now, data={**names_of(call, recovery=recovery), **data})
+
+
+def admit(
+    call: CallRecord, replay: Replay, source: ArgumentsRecord, effective: str, now: int, *, incarnation_id: str
+) -> Mutation:
+    """Clear a planned call: its effective arguments and the intent of its effect, in one transaction.
+
+    Refused once the incarnation the batch runs for was retired: from then on files may change (contract T-5).
+    """
     puts: tuple[Record, ...] = (transition(call, AdmitEffect(replay=replay)),)
     if effective != source.arguments:
         puts = (*puts, source.next(arguments=effective))
     start = _event("tool_start", call, now, recovery=False, arguments=json_value(effective))
-    return Mutation(label="batch.admit", puts=puts, events=(start,))
+    return Mutation(label="batch.admit", guards=(Live(incarnation_id),), puts=puts, events=(start,))
 
 
 def clear_and_replay(
-    call: CallRecord, arguments: str, now: int, *, progress: bool = True, beside: bool = False
+    call: CallRecord, arguments: str, now: int, *, incarnation_id: str, progress: bool = True, beside: bool = False
 ) -> Mutation:
-    """Prepare an orphan's replay: its old progress goes, its memos stay.
+    """Prepare an orphan's replay: its old progress goes, its memos stay; refused as an admission is.
 
     `progress` says whether it may have any, `beside` whether an earlier execution of it is known to run still.
     """
@@ -88,6 +98,7 @@ def clear_and_replay(
     events.append(_event("tool_start", call, now, recovery=True, arguments=json_value(arguments)))
     return Mutation(
         label="batch.replay",
+        guards=(Live(incarnation_id),),
         deletes=(Delete(CheckpointRecord, (call.invocation_id,)),) if progress else (),
         puts=(transition(call, ReplayEffect()),),
         events=tuple(events),
@@ -125,13 +136,19 @@ def settle(
     )
 
 
+def hook_failed(call: CallRecord, error: str, now: int) -> Mutation:
+    """Tell that `after_tool` did not look at a result, which is kept as it is."""
+    event = _event("after_tool.failed", call, now, recovery=False, error=error)
+    return Mutation(label="batch.hook_failed", events=(event,))
+
+
 def together(steps: Sequence[Mutation]) -> Mutation:
     """Several calls' steps of one kind as one mutation; each call's writes stay in their order."""
     if len(steps) == 1:
         return steps[0]
     return Mutation(
         label=steps[0].label,
-        guards=tuple(chain.from_iterable(step.guards for step in steps)),
+        guards=tuple(dict.fromkeys(chain.from_iterable(step.guards for step in steps))),
         deletes=tuple(chain.from_iterable(step.deletes for step in steps)),
         puts=tuple(chain.from_iterable(step.puts for step in steps)),
         events=tuple(chain.from_iterable(step.events for step in steps)),

@@ -20,8 +20,9 @@ from typing import Final
 import trio
 from lives import RARELY, new_id
 
+from fencepost.actors.invocation import Invocation
 from fencepost.actors.messages import ModelTurn
-from fencepost.actors.tool_messages import InvocationView, PlannedCall, Tool, ToolResult
+from fencepost.actors.tool_messages import PlannedCall, Tool, ToolResult
 from fencepost.mailbox.errors import StoreFault
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import CallRecord, CallStatus
@@ -38,7 +39,7 @@ def new_calls(count: int) -> list[PlannedCall]:
     return [PlannedCall(new_id(), "tool", {"argument": new_id()}) for _ in range(count)]
 
 
-async def no_op(_arguments: object, _invocation: InvocationView) -> ToolResult:
+async def no_op(_arguments: object, _invocation: Invocation) -> ToolResult:
     """Do nothing; what a real tool does is not the runtime's cost."""
     return ToolResult("done")
 
@@ -78,7 +79,7 @@ def leave_unresolved(path: Path, panes: int, calls: int) -> list[str]:
     chaos = Chaos()
     begun, all_begun = itertools.count(1), trio.Event()
 
-    async def never_over(_arguments: object, _invocation: InvocationView) -> ToolResult:
+    async def never_over(_arguments: object, _invocation: Invocation) -> ToolResult:
         if next(begun) == panes * calls:
             all_begun.set()
         await trio.sleep_forever()
@@ -162,7 +163,7 @@ def checkpoints(url: str, bodies: Sequence[str]) -> float:
     """
     started = rate = 0.0
 
-    async def saving(arguments: dict[str, int], invocation: InvocationView) -> ToolResult:
+    async def saving(arguments: dict[str, int], invocation: Invocation) -> ToolResult:
         nonlocal started
         started = time.perf_counter()
         for body in bodies[: arguments["count"]]:

@@ -20,7 +20,18 @@ from attrs import field, frozen
 
 from fencepost.mailbox.records import Record
 
-__all__ = ["Absent", "DeadLetter", "Delete", "Event", "Guard", "Mutation", "NewDeadLetter", "NewEvent", "Unchanged"]
+__all__ = [
+    "Absent",
+    "DeadLetter",
+    "Delete",
+    "Event",
+    "Guard",
+    "Live",
+    "Mutation",
+    "NewDeadLetter",
+    "NewEvent",
+    "Unchanged",
+]
 
 JsonScalar: TypeAlias = str | int | float | bool | None
 
@@ -40,7 +51,14 @@ class Absent:
     key: tuple[object, ...]
 
 
-Guard: TypeAlias = Unchanged | Absent
+@frozen
+class Live:
+    """Guard: this incarnation is there and was not retired."""
+
+    incarnation_id: str
+
+
+Guard: TypeAlias = Unchanged | Absent | Live
 
 
 @frozen

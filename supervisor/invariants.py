@@ -22,12 +22,12 @@ A violation's number is the invariant of protocol-intent.md section 10 that is b
     12  at most one incarnation of a pane is live, and it is the latest
     13  an intent is materialized once
 
-101 to 114 are the invariants 1 to 14 of the tool-durability note (`tool_invariants`), 202 to 207 those of
-protocol-delivery.md section 10 (`delivery_invariants`), and 0 is the store itself, for
-what neither numbers: a row that cannot be read, a key that is there twice, a reference to a row that is not there or
-belongs to another pane, an epoch used twice, startup attempts that do not count from 1, a live process that the launch
-rule (section 8) forbids, a batch that is bound and was never admitted, an owed projection of what was never delivered,
-a gap between events, events that tell another story than the rows.
+101 to 114 are the invariants 1 to 14 of the tool-durability note and 115 and 116 what batches and panes owe each other
+(`tool_invariants`), 202 to 207 are those of protocol-delivery.md section 10 (`delivery_invariants`), and 0 is the store
+itself, for what neither numbers: a row that cannot be read, a key that is there twice, a reference to a row that is not
+there or belongs to another pane, an epoch used twice, startup attempts that do not count from 1, a live process that
+the launch rule (section 8) forbids, a batch that is bound and was never admitted, an owed projection of what was never
+delivered, a gap between events, events that tell another story than the rows.
 
 The laws of one row are in `row_invariants`, those between rows in `pane_invariants`, those about events in
 `event_invariants`.

@@ -77,6 +77,9 @@ class Pane:
         with `launch.startup.payload` as its tagged first input where there is one.  With a Launcher the old process
         is stopped first and this returns once the new one was started; whatever its `start` raises is raised here.
 
+        A harness that cannot take soft batches waits for a pending payload: for the end of the tools that its last
+        process had running here, at most `Options.tool_grace_seconds`, and for the reconciliation.
+
         Raises `LaunchBlocked`, and then nothing has changed, where protocol-intent.md section 8 forbids a process.
         """
         check_id("harness", harness)
@@ -118,8 +121,9 @@ class Pane:
     async def pre_tool_use(self, boundary: ToolBoundary, wait_seconds: float | None = None) -> Decision:
         """May this tool call run?  The first decision of its batch is durable on return (sections 3 and 4).
 
-        Waits at most `wait_seconds` (default `Options.sibling_wait_seconds`) for a reconciliation, then blocks
-        generically; 0 decides now.  Cancelling the caller decides nothing and undoes nothing.
+        Waits at most `wait_seconds` (default `Options.sibling_wait_seconds`) for a reconciliation, and before it for
+        the end of an open tool batch of the pane, then blocks generically; 0 decides now.  Cancelling the caller
+        decides nothing and undoes nothing.
         """
         require("boundary", boundary, ToolBoundary)
         if wait_seconds is None:

@@ -101,6 +101,8 @@ class Registry:
         self.callback = host.callback
         self.call_from_host = host.call
         self.executing: Counter[str] = Counter()
+        self.lingering: dict[str, str] = {}
+        """Batches ended from outside whose tools have a grace to end, each with its pane's id."""
         self.delivery_debts: set[str] = set()
         """Panes that an earlier life left with a delivery under way."""
         self._options = options
@@ -152,10 +154,12 @@ class Registry:
             raise self._obituary(actor) from None
         return await reply.wait()
 
-    def wake(self, address: str) -> None:
-        """Make sure an actor is awake, without a message."""
-        if address not in self._awake:
+    def wake(self, address: str) -> bool:
+        """Make sure an actor is awake, without a message; whether it was asleep: then it is yet to read its rows."""
+        asleep = address not in self._awake
+        if asleep:
             self._start(address)
+        return asleep
 
     def in_quarantine(self, address: str) -> bool:
         """Whether the address crashed too often and was not revived since."""

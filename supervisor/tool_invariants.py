@@ -16,15 +16,18 @@ Number 100 + n is the note's invariant n:
     112  nothing is written for a call that there is not
     113  a memo's value can be read
     114  a closed batch has left no arguments behind
+    115  no effect starts behind the retirement of the incarnation its batch runs for
+    116  no reconciliation begins while an effect of the pane is under way
 
-and 0 stands, as everywhere, for rows that cannot be read or do not fit together.  Like the rest of the audit it trusts
-neither the store's constraints nor the records' own laws.
+where 115 and 116 are no invariants of the note but what the batches and their panes owe each other, and 0 stands, as
+everywhere, for rows that cannot be read or do not fit together.  Like the rest of the audit it trusts neither the
+store's constraints nor the records' own laws.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 from attrs import field, frozen
@@ -69,7 +72,7 @@ def tool_laws(reader: StoreReader, incarnations: Mapping[object, Row]) -> Iterat
             yield 0, "calls", call, f"is of batch {call['batch']!r}, which has no row"
     yield from _entry_laws(stored)
     yield from _effect_laws(reader, stored)
-    yield from _story_laws(reader)
+    yield from _story_laws(reader, stored)
 
 
 def _number(value: object) -> int:
@@ -217,21 +220,87 @@ def _is_json(text: object) -> bool:
 # -- what the events tell ----------------------------------------------------------------------------------------
 
 
-def _story_laws(reader: StoreReader) -> Iterator[Finding]:
-    """What is wrong in the story of each call, from the events that are kept."""
-    told: dict[object, list[tuple[Row, Mapping[str, Any]]]] = defaultdict(list)
+_Told: TypeAlias = tuple[Row, Mapping[str, Any]]
+"""An event and its data."""
+
+_OF_A_CALL: Final = frozenset({"tool_start", "tool_end"})
+_TELLING: Final = _OF_A_CALL | {"turn_end", "intent.reconciling", "incarnation.retired"}
+
+
+def _story_laws(reader: StoreReader, stored: _Stored) -> Iterator[Finding]:
+    """What is wrong in the story of the calls, from the events that are kept."""
     kept = sorted((row for row in reader.raw("events") if type(row["seq"]) is int), key=lambda row: _number(row["seq"]))
-    first = kept[0]["seq"] if kept else 0
+    whole = bool(kept) and kept[0]["seq"] == 1
+    told = list(_told_in(kept))
+    stories: dict[object, list[_Told]] = defaultdict(list)
+    retired: dict[object, Row] = {}
+    for row, data in told:
+        if row["kind"] == "incarnation.retired":
+            retired.setdefault(_hashable(data.get("incarnation_id")), row)
+        elif row["kind"] in _OF_A_CALL:
+            stories[_hashable(data.get("invocation_id"))].append((row, data))
+    for invocation_id, story in stories.items():
+        yield from _call_story(story, whole=whole)
+        yield from _late_effects(story, stored.calls.get(invocation_id), retired, stored)
+    yield from _surprised_effects(told, stored)
+
+
+def _told_in(kept: Iterable[Row]) -> Iterator[_Told]:
     for row in kept:
-        if row["kind"] in {"tool_start", "tool_end"} and _is_json(row["data"]):
+        if row["kind"] in _TELLING and _is_json(row["data"]):
             data = json_value(cast("str", row["data"]))
             if isinstance(data, dict):
-                told[data.get("invocation_id")].append((row, data))
-    for story in told.values():
-        yield from _call_story(story, whole=first == 1)
+                yield row, data
 
 
-def _call_story(story: list[tuple[Row, Mapping[str, Any]]], *, whole: bool) -> Iterator[Finding]:
+def _hashable(value: object) -> object:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _late_effects(
+    story: list[_Told], call: Row | None, retired: Mapping[object, Row], stored: _Stored
+) -> Iterator[Finding]:
+    """Effects that started when their incarnation was no more."""
+    ends = {row["seq"] for row, _ in story if row["kind"] == "tool_end"}
+    for row, _ in story:
+        batch = stored.batches.get(row["address"])
+        gone = None if batch is None else retired.get(batch["incarnation_id"])
+        if row["kind"] != "tool_start" or gone is None or row["seq"] < gone["seq"]:
+            continue
+        # A result that the runtime made itself starts and ends in one commit and has no effect.  A call tells whether
+        # it had one, and of a call that is no more, because its batch was ended from outside, the events have to.
+        if row["seq"] + 1 not in ends if call is None else call["replay"] is not None:
+            yield 115, "events", row, f"starts an effect, and event {gone['seq']} had retired its incarnation"
+
+
+def _surprised_effects(told: list[_Told], stored: _Stored) -> Iterator[Finding]:
+    """Effects under way when an intent of their pane began to be reconciled; `told` is in order."""
+    under_way: dict[object, dict[object, Row]] = defaultdict(dict)
+    for row, data in told:
+        of_batch = under_way[row["address"]]
+        match row["kind"]:
+            case "tool_start":
+                of_batch[_hashable(data.get("invocation_id"))] = row
+            case "tool_end":
+                of_batch.pop(_hashable(data.get("invocation_id")), None)
+            case "turn_end":
+                of_batch.clear()
+            case "intent.reconciling":
+                for address, effects in under_way.items():
+                    batch = stored.batches.get(address)
+                    if effects and batch is not None and batch["pane_id"] == data.get("pane_id"):
+                        started = next(iter(effects.values()))["seq"]
+                        yield (
+                            116,
+                            "events",
+                            row,
+                            f"lets files change while the effect that event {started} began goes on",
+                        )
+            case _:
+                pass
+
+
+def _call_story(story: list[_Told], *, whole: bool) -> Iterator[Finding]:
     ended: Row | None = None
     started = replayed = False
     for row, data in story:

@@ -258,6 +258,16 @@ async def retired(url: str, chaos: Chaos, world: World) -> None:
         await batch.wait()
 
 
+async def replaced(url: str, chaos: Chaos, world: World) -> None:
+    async with opened(url, world, chaos) as (_, pane):
+        world.hold("A")
+        await Harness.start(pane, soft_batches=False)
+        await started(pane, call("A", "never"), call("B", "quiet"), launch=False)
+        await world.runs("A")
+        await pane.detect(moved("A", "B"))
+        await Harness.start(pane, soft_batches=False)
+
+
 SCENARIOS: list[Scenario] = [
     parallel,
     out_of_order,
@@ -269,6 +279,7 @@ SCENARIOS: list[Scenario] = [
     joint,
     joint_in_turn,
     retired,
+    replaced,
 ]
 
 

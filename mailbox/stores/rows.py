@@ -23,9 +23,9 @@ from fencepost.mailbox.codec import (
     plain,
 )
 from fencepost.mailbox.errors import MutationRefused
-from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Mutation, Unchanged
+from fencepost.mailbox.mutation import DeadLetter, Delete, Event, Guard, Live, Mutation, Unchanged
 from fencepost.mailbox.query import NOT_NULL, Above, Query
-from fencepost.mailbox.records import RECORD_TYPES, Record, Versioned
+from fencepost.mailbox.records import RECORD_TYPES, IncarnationRecord, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import FOREIGN_KEYS, UNIQUES, ForeignKey, Unique, forbidden_succession
 from fencepost.mailbox.stores.store import Answer, Job, Load, LoadEvents, trim_to
@@ -314,6 +314,11 @@ class Rows:
                 raise Refusal(record.TABLE, record.key, "does not exist")
             if isinstance(record, Versioned) and isinstance(stored, Versioned) and stored.revision != record.revision:
                 raise Refusal(record.TABLE, record.key, f"has revision {stored.revision}, not {record.revision}")
+        elif isinstance(guard, Live):
+            key = (guard.incarnation_id,)
+            incarnation = self.tables[IncarnationRecord].rows.get(key)
+            if not (isinstance(incarnation, IncarnationRecord) and incarnation.live):
+                raise Refusal(IncarnationRecord.TABLE, key, "is not live")
         elif guard.key in self.tables[guard.record_type].rows:
             raise Refusal(guard.record_type.TABLE, guard.key, "exists already")
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, cast
 
 from fencepost.mailbox.codec import UNSTORABLE, codec_of, encode_dead_letter, encode_numbered_event
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused, StoreFault
-from fencepost.mailbox.mutation import Delete, Event, Guard, Mutation, Unchanged
-from fencepost.mailbox.records import Record, Versioned
+from fencepost.mailbox.mutation import Delete, Event, Guard, Live, Mutation, Unchanged
+from fencepost.mailbox.records import IncarnationRecord, Record, Versioned
 from fencepost.mailbox.storable import require_storable
 from fencepost.mailbox.stores.laws import forbidden_succession
 from fencepost.mailbox.stores.sql import TableSql, table_sql
@@ -28,6 +28,8 @@ from fencepost.mailbox.stores.store import SCHEMA_VERSION, Answer, Job, Load, Lo
 __all__ = ["Writer"]
 
 WAL_BYTES_KEPT_MAX: Final = 64 * 1024 * 1024
+
+_LIVE_SQL: Final = "SELECT 1 FROM incarnations WHERE incarnation_id = ? AND retired_at IS NULL"
 
 _NUMBERS_SQL: Final = """
 SELECT max(last_event_seq, (SELECT ifnull(max(seq), 0) FROM events)),
@@ -241,6 +243,9 @@ class Writer:
                 raise _Refusal(record.TABLE, key, "does not exist")
             if isinstance(record, Versioned) and stored[0] != record.revision:
                 raise _Refusal(record.TABLE, key, f"has revision {stored[0]}, not {record.revision}")
+        elif isinstance(guard, Live):
+            if self._look(_LIVE_SQL, IncarnationRecord.TABLE, (guard.incarnation_id,)) is None:
+                raise _Refusal(IncarnationRecord.TABLE, (guard.incarnation_id,), "is not live")
         elif self._look(table_sql(guard.record_type).exists, guard.record_type.TABLE, guard.key) is not None:
             raise _Refusal(guard.record_type.TABLE, guard.key, "exists already")
 

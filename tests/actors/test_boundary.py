@@ -289,6 +289,34 @@ def test_with_nothing_behind_it_the_acknowledging_call_is_allowed(shape):
     assert told(state, decide(state, turn=LATER, batch_id="batch-2")) == "allow"
 
 
+# -- tools of another batch that may still run -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("patient", "expected"), [(True, "wait"), (False, RECONCILING)])
+def test_nothing_is_bound_while_tools_of_another_batch_may_run(patient, expected):
+    state = pane(row("D"))
+    decided = decide(state, patient=patient, tools_running=True)
+    assert told(state, decided) == expected
+    assert only(written(decided), AdmissionRecord).decision is BLOCK, "it is not let pass later either"
+    stored = only(written(decided), AdmissionRecord)
+    after = committed(state, decided)
+    assert told(after, decide(after, admission=stored, patient=True)) == "wait +BindSoft", "when they have ended"
+    assert told(after, decide(after, admission=stored, patient=True, tools_running=True)) == "wait"
+
+
+@pytest.mark.parametrize(
+    ("details", "expected"),
+    [
+        ({"admission": admission(PASS)}, "allow"),
+        ({"passed_unseen": "yes"}, "allow"),
+        ({"turn": None}, UNORDERED),
+    ],
+)
+def test_tools_of_another_batch_hold_up_nothing_but_a_bind(details, expected):
+    state = pane(row("D"))
+    assert told(state, decide(state, tools_running=True, patient=True, **details)) == expected
+
+
 # -- section 3, step by step -----------------------------------------------------------------------------------------
 
 STRANGERS: dict[str, tuple[IncarnationRecord | None, Reason]] = {

@@ -34,8 +34,18 @@ def test_every_interleaving_of_a_parallel_batch_of_three():
         ),
         ("finalize", lambda right: lambda *a, **k: evolve(right(*a, **k), deletes=()), "14|3"),
         ("place", lambda right: lambda *a, **k: (p := right(*a, **k)) and evolve(p, deletes=()), "left behind"),
+        ("admit", lambda right: lambda *a, **k: evolve(right(*a, **k), guards=()), "15"),
+        ("clear_and_replay", lambda right: lambda *a, **k: evolve(right(*a, **k), guards=()), "15"),
     ],
-    ids=["replays everything", "keeps memos", "keeps the row", "keeps everything", "keeps outcomes"],
+    ids=[
+        "replays everything",
+        "keeps memos",
+        "keeps the row",
+        "keeps everything",
+        "keeps outcomes",
+        "admits behind the retirement",
+        "replays behind the retirement",
+    ],
 )
 def test_a_deliberate_mistake_is_noticed(monkeypatch, name, wrong, number):
     right = getattr(tool_world, name)

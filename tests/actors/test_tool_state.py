@@ -30,7 +30,7 @@ from fencepost.actors.tool_state import (
 )
 from fencepost.actors.tool_writes import admit, cancel, clear_and_replay, finalize, place, settle, stage_synthetic
 from fencepost.mailbox.errors import CorruptRecord, InvalidTransition, OperationEnded
-from fencepost.mailbox.mutation import Delete
+from fencepost.mailbox.mutation import Delete, Live
 from fencepost.mailbox.records import (
     ArgumentsRecord,
     BatchMode,
@@ -188,16 +188,18 @@ def test_which_calls_may_be_worked_on(statuses, mode, expected):
 
 def test_a_call_is_admitted_with_its_effective_arguments():
     source = ArgumentsRecord(invocation_id="inv-0", arguments='{"a":1}')
-    same = admit(call_record(P), Replay.NEVER, source, '{"a":1}', NOON)
+    same = admit(call_record(P), Replay.NEVER, source, '{"a":1}', NOON, incarnation_id="inc-1")
     assert [type(record) for record in same.puts] == [CallRecord]
-    other = admit(call_record(P), Replay.NEVER, source, '{"a":2}', NOON)
+    other = admit(call_record(P), Replay.NEVER, source, '{"a":2}', NOON, incarnation_id="inc-1")
     assert other.puts[1].arguments == '{"a":2}'
+    assert same.guards == other.guards == (Live("inc-1"),)
     (start,) = other.events
     assert (start.kind, start.data["arguments"], start.data["recovery"]) == ("tool_start", {"a": 2}, False)
 
 
 def test_a_replay_clears_the_old_progress_and_keeps_the_memos():
-    mutation = clear_and_replay(call_record(E), "{}", NOON)
+    mutation = clear_and_replay(call_record(E), "{}", NOON, incarnation_id="inc-1")
+    assert mutation.guards == (Live("inc-1"),)
     assert mutation.deletes == (Delete(CheckpointRecord, ("inv-0",)),)
     assert [(event.kind, event.data["recovery"]) for event in mutation.events] == [("tool_start", True)]
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mailbox_samples import NOON, PREPARED, RESTART, SOFT, STARTUP, UNBOUND, dead_letter, event
 
 from fencepost.mailbox.errors import CorruptRecord, MutationRefused
-from fencepost.mailbox.mutation import Absent, Delete, Mutation, Unchanged
+from fencepost.mailbox.mutation import Absent, Delete, Live, Mutation, Unchanged
 from fencepost.mailbox.query import NOT_NULL, Query
 from fencepost.mailbox.records import (
     RECORD_TYPES,
@@ -163,7 +163,14 @@ places = st.sampled_from(list(keys)).flatmap(lambda kind: st.tuples(st.just(kind
 mutations = st.builds(
     Mutation,
     label=st.just("a.b"),
-    guards=st.lists(st.one_of(records.map(Unchanged), places.map(lambda place: Absent(*place))), max_size=1).map(tuple),
+    guards=st.lists(
+        st.one_of(
+            records.map(Unchanged),
+            places.map(lambda place: Absent(*place)),
+            few.map(lambda number: Live(f"inc-{number}")),
+        ),
+        max_size=1,
+    ).map(tuple),
     puts=st.lists(records, max_size=3).map(tuple),
     deletes=st.lists(places.map(lambda place: Delete(*place)), max_size=1).map(tuple),
     events=st.lists(

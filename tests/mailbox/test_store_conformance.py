@@ -24,7 +24,7 @@ from mailbox_samples import (
 )
 
 from fencepost.mailbox.errors import MutationRefused, StoreFault, StoreOwned
-from fencepost.mailbox.mutation import Absent, Delete, Mutation, Unchanged
+from fencepost.mailbox.mutation import Absent, Delete, Live, Mutation, Unchanged
 from fencepost.mailbox.ports import ActorKilled, Kill, RuntimeKilled
 from fencepost.mailbox.query import NOT_NULL, Above, Query
 from fencepost.mailbox.records import (
@@ -252,6 +252,20 @@ async def test_guards(url):
             assert refusal.value.why in {"has revision 1, not 2", "does not exist", "exists already"}
         assert len(await line.load_events()) == 1
         assert await line.load(Query(TriggerRecord)) == [[trigger()]]
+
+
+async def test_a_guard_holds_while_an_incarnation_is_live(url):
+    async with open_line(url) as line:
+        guarded = Mutation(label="a.b", guards=(Live("inc-1"),), events=(event(),))
+        with pytest.raises(MutationRefused, match="is not live"):  # there is none
+            await line.commit(guarded)
+        await line.commit(putting(incarnation()))
+        await line.commit(guarded)
+        await line.commit(putting(incarnation().next(retired_at=2, retire_reason="over")))
+        with pytest.raises(MutationRefused, match="is not live") as refusal:
+            await line.commit(guarded)
+        assert (refusal.value.table, refusal.value.key) == ("incarnations", ("inc-1",))
+        assert len(await line.load_events()) == 1
 
 
 async def test_deletes(url):

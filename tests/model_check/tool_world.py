@@ -1,4 +1,5 @@
-"""The tool core, in every interleaving of one batch of three: crashes, cancellations and ends from outside anywhere.
+"""The tool core, in every interleaving of one batch of three: crashes, cancellations, ends from outside and the
+retirement of its incarnation anywhere.
 
 As with the intents, nothing in here knows a rule: the steps are the shipped mutations of `tool_writes`, applied to rows
 under the stores' own laws (`laws.FOREIGN_KEYS`), and after each of them the tool note's invariants are computed by
@@ -22,7 +23,7 @@ from fencepost.actors.tool_plan import plan, request_of
 from fencepost.actors.tool_results import Outcome, Progress, aborted, checkpoint_record, error_outcome, interrupted
 from fencepost.actors.tool_state import BatchState, Orphan, judge_orphan, to_work_on
 from fencepost.actors.tool_writes import admit, cancel, clear_and_replay, finalize, place, settle, stage_synthetic
-from fencepost.mailbox.mutation import Mutation
+from fencepost.mailbox.mutation import Live, Mutation
 from fencepost.mailbox.records import (
     ArgumentsRecord,
     BatchMode,
@@ -55,10 +56,11 @@ class Broken(Exception):  # noqa: N818 - what a search finds
 
 
 class State(NamedTuple):
-    """The rows, and the source positions whose tools run."""
+    """The rows, the source positions whose tools run, and whether the incarnation they run for is live."""
 
     rows: frozenset[Record]
     running: frozenset[int]
+    live: bool = True
 
 
 class Found(NamedTuple):
@@ -84,6 +86,8 @@ def view(state: State) -> BatchState:
 
 def applied(state: State, mutation: Mutation) -> frozenset[Record]:
     """The rows after a mutation, under the stores' laws and in their order: deletes, then puts."""
+    for guard in mutation.guards:
+        _require(guard == Live(LIVE.incarnation_id) and state.live, f"{guard!r} does not hold")
     rows = {(type(row), row.key): row for row in state.rows}
     for delete in mutation.deletes:
         old = rows.pop((delete.record_type, delete.key), None)
@@ -146,26 +150,40 @@ def steps(state: State) -> Iterator[tuple[str, State]]:
     outcomes = {row.invocation_id: row for row in rows_of(state, OutcomeRecord)}
     placing = place(batch, outcomes, 1)
     if placing is not None:
-        yield "place", State(applied(state, placing), state.running)
+        yield "place", state._replace(rows=applied(state, placing))
     if not batch.cancelled:
-        yield "cancel", State(applied(state, cancel(batch, "why", 1)), state.running)
-    yield "finalize", State(applied(state, finalize(batch, rows_of(state, MemoRecord), 1)), frozenset())
+        yield "cancel", state._replace(rows=applied(state, cancel(batch, "why", 1)))
+    ended = applied(state, finalize(batch, rows_of(state, MemoRecord), 1))
+    yield "finalize", state._replace(rows=ended, running=frozenset())
     if state.running:
-        yield "crash", State(state.rows, frozenset())
+        yield "crash", state._replace(running=frozenset())
+    if state.live:
+        yield "retire", state._replace(live=False)
 
 
 def _planned_steps(state: State, batch: BatchState, call: CallRecord) -> Iterator[tuple[str, State]]:
     name = f"of call {call.source_index}"
     if batch.cancelled:
         mutation = stage_synthetic(call, aborted(None, 100, started=False), "{}", 1)
-        yield f"abort {name}", State(applied(state, mutation), state.running)
+        yield f"abort {name}", state._replace(rows=applied(state, mutation))
         return
     (source,) = [row for row in rows_of(state, ArgumentsRecord) if row.invocation_id == call.invocation_id]
-    admitted = applied(state, admit(call, DECLARED[call.source_index], source, "{}", 1))
-    yield f"admit {name}", State(admitted, state.running | {call.source_index})
+    mutation = admit(call, DECLARED[call.source_index], source, "{}", 1, incarnation_id=LIVE.incarnation_id)
+    yield from _begun(state, f"admit {name}", call, mutation)
     for terminate in (False, True):
         mutation = stage_synthetic(call, error_outcome("no", terminate=terminate), "{}", 1)
-        yield f"block {name}", State(applied(state, mutation), state.running)
+        yield f"block {name}", state._replace(rows=applied(state, mutation))
+
+
+def _begun(state: State, name: str, call: CallRecord, mutation: Mutation) -> Iterator[tuple[str, State]]:
+    """An effect begins, unless the store refuses it; then its batch is cancelled, and that is a step of its own."""
+    try:
+        rows = applied(state, mutation)
+    except Broken:
+        _require(not state.live, f"the store refused to {name}")
+        return
+    _require(state.live, "15: an effect began behind the retirement of its incarnation")
+    yield name, state._replace(rows=rows, running=state.running | {call.source_index})
 
 
 def _left(state: State, call: CallRecord) -> tuple[list[str], bool]:
@@ -178,12 +196,12 @@ def _running_steps(state: State, batch: BatchState, call: CallRecord) -> Iterato
     if not memos:
         memo = MemoRecord(invocation_id=call.invocation_id, name="step/a", value="1", at=1)
         mutation = Mutation(label="batch.memo", puts=(memo, checkpoint_record(call.invocation_id, PROGRESS, 1)))
-        yield f"remember and save in call {index}", State(applied(state, mutation), state.running)
+        yield f"remember and save in call {index}", state._replace(rows=applied(state, mutation))
     outcomes = [Outcome(content=[{"type": "text", "text": "done"}])]
     outcomes.append(aborted(PROGRESS, 100, started=True) if batch.cancelled else evolve(outcomes[0], terminate=True))
     for outcome in outcomes:
         mutation = settle(call, outcome, 1, memos=memos, recovery=False, progress=saved)
-        yield f"settle call {index}", State(applied(state, mutation), state.running - {index})
+        yield f"settle call {index}", state._replace(rows=applied(state, mutation), running=state.running - {index})
 
 
 def _orphan_steps(state: State, batch: BatchState, call: CallRecord) -> Iterator[tuple[str, State]]:
@@ -193,15 +211,15 @@ def _orphan_steps(state: State, batch: BatchState, call: CallRecord) -> Iterator
         if fate is Orphan.REPLAY:
             safe = call.replay is declared is Replay.SAFE
             _require(safe and not batch.cancelled, "2: replayed against its declaration")
-            replayed = applied(state, clear_and_replay(call, "{}", 1))
-            yield f"replay call {index}", State(replayed, state.running | {index})
+            mutation = clear_and_replay(call, "{}", 1, incarnation_id=LIVE.incarnation_id)
+            yield from _begun(state, f"replay call {index}", call, mutation)
             continue
         outcome = interrupted(PROGRESS if saved else None, 100)
         text = "".join(str(block["text"]) for block in outcome.content)
         _require(outcome.is_error and "external outcome is unknown" in text, "9: an interruption that does not say so")
         _require(("preceding" in text) is saved, "9: preceding output where there is none, or the other way round")
         mutation = settle(call, outcome, 1, memos=memos, recovery=True)
-        yield f"interrupt call {index}", State(applied(state, mutation), state.running)
+        yield f"interrupt call {index}", state._replace(rows=applied(state, mutation))
 
 
 # -- laws --------------------------------------------------------------------------------------------------------
@@ -293,7 +311,7 @@ def explore(mode: BatchMode) -> Found:
         try:
             for name, after in steps(state):
                 transitions += 1
-                good += name not in {"crash", "finalize", "cancel"}
+                good += name not in {"crash", "finalize", "cancel", "retire"}
                 if after not in came:
                     judge(state, name, after)
                     came[after] = (state, name)

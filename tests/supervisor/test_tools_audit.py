@@ -119,6 +119,51 @@ def test_a_broken_law_is_found_under_its_number(loose, number, table, statement)
     assert (number, table) in found(loose)
 
 
+def event_behind(kind: str, address: str, **data: str) -> str:
+    fields = ", ".join(f"'{name}', {value}" for name, value in data.items())
+    told = f"(SELECT max(seq) FROM events) + 1, 1, '{kind}', '{address}', json_object({fields})"
+    return f"INSERT INTO events (seq, at, kind, address, data) SELECT {told}"
+
+
+@pytest.mark.parametrize("row", ["kept", "gone"])
+def test_an_effect_that_starts_behind_the_end_of_its_incarnation_is_found(loose, row):
+    address = "batch:pane/op/turn-2"
+    start = event_behind("tool_start", address, invocation_id=of("B"), recovery="json('true')")
+    incarnation_id = "(SELECT incarnation_id FROM incarnations)"
+    retirement = event_behind("incarnation.retired", "pane:pane", pane_id="'pane'", incarnation_id=incarnation_id)
+    damage(loose, start)
+    assert (115, "events") not in found(loose)
+    damage(loose, retirement)
+    assert (115, "events") not in found(loose), "it had started before"
+    damage(loose, start, *(["DELETE FROM calls WHERE tool_call_id = 'call-B'"] if row == "gone" else []))
+    assert (115, "events") in found(loose)
+
+
+@pytest.mark.parametrize("row", ["kept", "gone"])
+def test_a_result_that_was_made_behind_the_end_of_its_incarnation_is_no_effect(loose, row):
+    address, call_id = "batch:pane/op/turn-2", of("D")
+    incarnation_id = "(SELECT incarnation_id FROM incarnations)"
+    damage(
+        loose,
+        event_behind("incarnation.retired", "pane:pane", pane_id="'pane'", incarnation_id=incarnation_id),
+        event_behind("tool_start", address, invocation_id=call_id, recovery="json('false')"),
+        event_behind("tool_end", address, invocation_id=call_id, recovery="json('false')"),
+        *(["DELETE FROM calls WHERE tool_call_id = 'call-D'"] if row == "gone" else []),
+    )
+    assert (115, "events") not in found(loose)
+
+
+@pytest.mark.parametrize(
+    ("pane_id", "ended", "bad"),
+    [("pane", False, True), ("pane", True, False), ("other", False, False)],
+)
+def test_a_reconciliation_that_begins_beside_an_effect_is_found(loose, pane_id, ended, bad):
+    if ended:
+        damage(loose, event_behind("tool_end", "batch:pane/op/turn-2", invocation_id=of("B"), recovery="json('false')"))
+    damage(loose, event_behind("intent.reconciling", "intent:i", pane_id=f"'{pane_id}'"))
+    assert ((116, "events") in found(loose)) is bad
+
+
 def test_a_replay_whose_start_was_trimmed_away_is_no_broken_law(loose):
     ends = "kind = 'tool_end' AND data LIKE '%call-X%'"
     damage(

@@ -8,13 +8,17 @@ import pytest
 import trio
 import trio.testing
 from bridges import Harness, Workspace, moved, payload_of, reconciled
-from tool_scenarios import World, call, opened, rows, started, statuses, texts
+from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.actors.calls import PreToolUse
+from fencepost.actors.pane_batches import PaneBatches
+from fencepost.actors.tool_placement import Placement
 from fencepost.mailbox.line import MutationLine
 from fencepost.supervisor import (
+    ActorCrashed,
     Allow,
     Applied,
+    Chaos,
     Checkpoint,
     Diverged,
     Hooks,
@@ -24,6 +28,7 @@ from fencepost.supervisor import (
     Options,
     Stage,
     SyncStatus,
+    Tool,
     check,
 )
 from fencepost.supervisor.registry import Registry
@@ -243,6 +248,82 @@ def boundary(view, at):
     from fencepost.supervisor import ToolBoundary
 
     return ToolBoundary(view.incarnation_id, at, "next")
+
+
+@pytest.mark.parametrize("others", [0, 2], ids=["alone", "with others"])
+async def test_no_effect_begins_behind_the_retirement_of_its_incarnation(url, monkeypatch, others):
+    judged, go = trio.Event(), trio.Event()
+
+    async def slow(arguments):
+        judged.set()
+        await go.wait()
+        return arguments
+
+    world = World()
+    tools = [*world.tools(), Tool("slow", world.quiet, validate=slow)]
+    monkeypatch.setattr(PaneBatches, "_cancel", lambda *_: None)  # the word of the retirement is on its way
+    async with opened(url, world, tools=tools) as (_, pane):
+        launch = await pane.launch("claude-code")
+        names = [f"A{number}" for number in range(others + 1)]
+        batch = await started(pane, *(call(name, "slow") for name in names), launch=False)
+        await judged.wait()
+        assert await pane.retire(launch.incarnation_id, "over") == Applied()
+        go.set()
+        with trio.fail_after(5):
+            outcome = await batch.wait()
+        assert outcome.checkpoint is Checkpoint.ABORTED
+        assert texts(outcome.entries) == ["[Tool execution was aborted before it started.]"] * len(names)
+        assert dict(world.begun) == {}
+    assert await check(url) == []
+
+
+async def test_no_effect_is_replayed_behind_the_retirement_of_its_incarnation(url, monkeypatch):
+    world = World()
+    world.hold("A")
+    async with opened(url, world) as (_, pane):
+        launch = await pane.launch("claude-code")
+        await started(pane, call("A", "safe"), launch=False)
+        await world.running["A"].wait()
+    world.reborn()
+    replaying, go, commit = trio.Event(), trio.Event(), MutationLine.commit
+
+    async def slow(self, mutation):
+        if mutation.label == "batch.replay":
+            replaying.set()
+            await go.wait()
+        return await commit(self, mutation)
+
+    monkeypatch.setattr(MutationLine, "commit", slow)
+    async with opened(url, world) as (_, pane):
+        await replaying.wait()
+        assert await pane.retire(launch.incarnation_id, "over") == Applied()
+        go.set()
+        with trio.fail_after(5):
+            outcome = await pane.batch("op", "turn-1").wait()
+        assert outcome.checkpoint is Checkpoint.ABORTED
+        assert "external outcome is unknown" in texts(outcome.entries)[0]
+        assert world.begun["A"] == 1
+    assert await check(url) == []
+
+
+async def test_a_batch_is_cancelled_though_the_pane_did_not_see_the_commit_that_retired_its_incarnation(
+    url, monkeypatch
+):
+    chaos, world = Chaos(), World()
+    chaos.kill_at("intent.bind_restart/applied")
+    monkeypatch.setattr(Placement, "look", lambda _self: None)  # the batch stays open with its result
+    async with opened(url, world, chaos) as (supervisor, pane):
+        await Harness.start(pane)
+        intent = await pane.detect(moved("A", "B"))
+        batch = await started(pane, call("A"), launch=False)
+        await until(batch, "outcome_ready")
+        with pytest.raises(ActorCrashed):
+            await pane.launch("claude-code")
+        assert chaos.unhit() == []
+        assert (await view_of(supervisor, intent)).startup_delivery_id is not None, "the commit stands"
+        with trio.fail_after(5):
+            while rows(url, "batches")[0]["cancel_requested_at"] is None:  # noqa: ASYNC110 - read from outside
+                await trio.sleep(0.005)
 
 
 async def test_a_batch_that_was_ended_while_it_waited_for_its_pane_is_bound_to_no_intent(url, monkeypatch):

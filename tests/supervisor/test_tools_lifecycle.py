@@ -9,6 +9,7 @@ import trio
 from attrs import evolve
 from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
+from fencepost.actors.pane_batches import PaneBatches
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.records import (
     ArgumentsRecord,
@@ -20,7 +21,9 @@ from fencepost.mailbox.records import (
 )
 from fencepost.mailbox.stores.store import open_reader
 from fencepost.supervisor import (
+    ActorCrashed,
     BatchMode,
+    Chaos,
     Checkpoint,
     CorruptRecord,
     Hooks,
@@ -653,3 +656,57 @@ async def test_what_a_snapshot_shows_is_the_readers_own(url):
         assert settled_again.result.content == [{"type": "text", "text": "B done"}]
     async with opened(url, World()) as (_, pane):
         assert texts((await pane.batch("op", "turn-1").wait()).entries)[0].startswith("A saved")
+
+
+# -- asked about before its start --
+
+
+@pytest.mark.parametrize("ask", ["wait", "cancel", "finalize_externally"])
+async def test_a_batch_that_was_asked_about_before_it_starts_runs_by_itself(url, ask):
+    async with opened(url, World()) as (supervisor, pane):
+        early = pane.batch("op", "turn-1")
+        with pytest.raises(InvalidTransition, match="there is no batch:pane/op/turn-1"):
+            await getattr(early, ask)()
+        assert await started(pane, call("A"), call("B")) == early
+        await until(early, "completed", "completed")  # nobody waits for it
+        with trio.fail_after(5):
+            assert texts((await early.wait()).entries) == ["A done", "B done"]
+        later = await pane.start_batch("op", ModelTurn("turn-2", 2), "assistant", [call("C")])
+        assert texts((await later.wait()).entries) == ["C done"], "and its pane is free"
+        assert (await supervisor.status()).open_batches == 0
+    assert await check(url) == []
+
+
+async def test_who_asks_right_behind_the_start_is_not_told_that_there_is_no_batch(url, monkeypatch):
+    """Also where the batch's activation looked before, and has not been told yet that there is something to see."""
+    monkeypatch.setattr(PaneBatches, "_wake", lambda _self, _address: None)
+    async with opened(url, World()) as (_, pane):
+        with pytest.raises(InvalidTransition):
+            await pane.batch("op", "turn-1").cancel()
+        batch = await started(pane, call("A"))
+        with trio.fail_after(5):
+            assert texts((await batch.wait()).entries) == ["A done"]
+
+
+@pytest.mark.parametrize("point", ["pane.start_batch/committed", "pane.start_batch/applied"])
+async def test_a_batch_whose_pane_died_behind_its_start_runs_by_itself(url, point):
+    chaos = Chaos()
+    chaos.kill_at(point)
+    async with opened(url, World(), chaos) as (_, pane):
+        with pytest.raises(ActorCrashed):
+            await started(pane, call("A"))
+        assert chaos.unhit() == []
+        await until(pane.batch("op", "turn-1"), "completed")  # nobody asks for it
+    assert await check(url) == []
+
+
+async def test_a_pane_takes_up_a_batch_that_was_asked_about_before_its_start_and_lost_its_pane_then(url):
+    chaos = Chaos()
+    chaos.kill_at("pane.start_batch/committed")
+    async with opened(url, World(), chaos) as (_, pane):
+        with pytest.raises(InvalidTransition):
+            await pane.batch("op", "turn-1").wait()
+        with pytest.raises(ActorCrashed):
+            await started(pane, call("A"))
+        await until(pane.batch("op", "turn-1"), "completed")
+    assert await check(url) == []

@@ -8,9 +8,11 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 from tool_scenarios import World, call, opened, rows, started, statuses, texts, until
 
 from fencepost.actors.tool_steps import StepQueue
+from fencepost.mailbox.line import MutationLine
 from fencepost.supervisor import (
     Applied,
     CapabilityExpired,
@@ -248,6 +250,26 @@ async def test_memos_are_set_got_deleted_and_copied(url):
         return ToolResult("fine")
 
     assert texts([await run_one(url, tool)]) == ["fine"]
+
+
+async def test_a_memo_cannot_pass_for_the_record_of_a_step(url):
+    ran = []
+
+    async def tool(_arguments, invocation):
+        for name in ("step/build", "step/"):
+            with pytest.raises(InvalidIdentifier, match="where steps record their values") as refused:
+                await invocation.set_memo(name, "a memo of the tool's own")
+            assert (refused.value.field, refused.value.value) == ("name", name)
+        await invocation.set_memo("steps", 1)
+        assert await invocation.step("build", lambda: ran.append("build")) is None
+        with pytest.raises(InvalidIdentifier):
+            await invocation.set_memo("step/build", None)
+        assert await invocation.get_memo("step/build") is None, "the recorded value may be read"
+        assert {row["name"] for row in rows(url, "memos")} == {"step/build", "steps"}
+        return ToolResult("fine")
+
+    assert texts([await run_one(url, tool)]) == ["fine"]
+    assert ran == ["build"]
 
 
 async def test_memos_of_two_calls_do_not_meet(url):
@@ -625,6 +647,28 @@ async def test_external_finalization_leaves_nothing_and_no_late_task_recreates_i
         await other.wait()
     for table in ("call_arguments", "memos", "checkpoints", "outcomes"):
         assert rows(url, table) == []
+    assert await check(url) == []
+
+
+async def test_no_tool_begins_behind_the_end_of_its_batch(url, monkeypatch):
+    world, admitted, heard = World(), trio.Event(), trio.Event()
+    commit = MutationLine.commit
+
+    async def heard_late(self, mutation):
+        answer = await commit(self, mutation)
+        if mutation.label == "batch.admit":
+            admitted.set()
+            await heard.wait()
+        return answer
+
+    monkeypatch.setattr(MutationLine, "commit", heard_late)
+    async with opened(url, world) as (_, pane):
+        batch = await started(pane, call("A"), call("B", "safe"))
+        await admitted.wait()
+        assert await batch.finalize_externally() == Applied()
+        heard.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (dict(world.begun), await statuses(batch)) == ({}, [])
     assert await check(url) == []
 
 
