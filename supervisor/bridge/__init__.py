@@ -9,6 +9,7 @@ This is the map of the folder.  `program` is the place to begin: it says who kno
         background         a bridge for whoever needs one: `fencepost run` starts it
         client             the operator's side of a request to a bridge that serves from a folder
         folder             where that folder is; private_files: how what is in it is written and read
+        durably            how it is written by who serves: off the loop, whole and in order
 
     a request, from the socket to the answer
         serve              the three listeners on sockets, from their binding to their bounded end

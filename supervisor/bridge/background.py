@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from fencepost.supervisor.bridge.launchers.held import bridge_environment
 from fencepost.supervisor.bridge.private_files import open_private, private_folder
 
 __all__ = ["BridgeNotStarted", "ensure_served", "is_served"]
@@ -63,6 +64,7 @@ def ensure_served(folder: Path, options: Sequence[str] = ()) -> bool:
             stdout=said,
             stderr=said,
             cwd=folder,
+            env=bridge_environment(),  # a pane's mark would have it end with the agent that happened to start it
             start_new_session=True,
         )
     try:

@@ -21,6 +21,7 @@ from fencepost.supervisor.bridge.adapters import Adapter, Delivered, HookAnswer
 from fencepost.supervisor.bridge.adapters.answers import denial
 from fencepost.supervisor.bridge.auth import Denied, Identity
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
+from fencepost.supervisor.bridge.durably import durably
 from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.failures import NOT_NOW, NotFound, told as told_of
 from fencepost.supervisor.bridge.hook import refusal
@@ -345,9 +346,9 @@ async def admit(call: Call) -> Answered:
     """`PUT operator/seats/{pane}`: a new member without `pid`; with it, the process of one that is a member."""
     seats, pane_id, pid = _own_seats(call), call.parameters["pane"], wire.process_of(call.members)
     if pid is None:
-        return 200, {"version": wire.VERSION, "pane": pane_id, "link": seats.admit(pane_id)}
+        return 200, {"version": wire.VERSION, "pane": pane_id, "link": await durably(seats.admit, pane_id)}
     try:
-        seats.occupy(pane_id, pid)
+        await durably(seats.occupy, pane_id, pid)
     except NotThere as error:
         raise NotFound(str(error)) from None
     return 200, {"version": wire.VERSION, "pane": pane_id, "pid": pid}
@@ -356,7 +357,8 @@ async def admit(call: Call) -> Answered:
 async def dismiss(call: Call) -> Answered:
     """`DELETE operator/seats/{pane}`."""
     pane_id = call.parameters["pane"]
-    return 200, {"version": wire.VERSION, "pane": pane_id, "dismissed": _own_seats(call).dismiss(pane_id)}
+    dismissed = await durably(_own_seats(call).dismiss, pane_id)
+    return 200, {"version": wire.VERSION, "pane": pane_id, "dismissed": dismissed}
 
 
 def _own_seats(call: Call) -> Seats:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # typing is not imported: every millisecond of the start is w
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any, NoReturn
 
-__all__ = ["Event", "denial", "main", "open_spool", "try_lock"]
+__all__ = ["Event", "denial", "main", "open_spool", "spool_of", "try_lock"]
 
 EVENT_BYTES_MAX = 32 * 1024 * 1024
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
@@ -375,13 +375,19 @@ def in_time(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any
 # -- the fallback ------------------------------------------------------------------------------------------------------
 
 
+def spool_of(folder: str, pane: str) -> str:
+    """Where the spool of `pane` is; a pane's id may hold slashes and dots."""
+    import hashlib
+
+    return f"{folder}/{hashlib.sha256(pane.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.jsonl"
+
+
 def open_spool(folder: str, pane: str) -> int:
     """Open the spool of `pane` for reading and appending; the folder is made if need be, in one that is there.
 
     Raises OSError if folder or file is not private to this user.
     """
     import contextlib
-    import hashlib
     import stat
 
     if not folder.startswith("/"):
@@ -392,9 +398,8 @@ def open_spool(folder: str, pane: str) -> int:
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder!r} is not a private folder of this user")
-    name = hashlib.sha256(pane.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(f"{folder}/{name}.jsonl", flags, 0o600)
+    descriptor = os.open(spool_of(folder, pane), flags, 0o600)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         os.close(descriptor)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ import trio
 from attrs import define, field
 
 from fencepost.supervisor import IncarnationView, Launch
+from fencepost.supervisor.bridge.durably import durably
 from fencepost.supervisor.bridge.hook_settings import remove_settings
 from fencepost.supervisor.bridge.launchers import (
     ChildProcessLauncher,
@@ -118,12 +120,12 @@ class PaneLauncher:
         """Stop nothing until the book is settled (`settle`)."""
         self._settled = trio.Event()
 
-    def settle(self, latest: Mapping[str, tuple[str, str | None, int]]) -> None:
+    async def settle(self, latest: Mapping[str, tuple[str, str | None, int]]) -> None:
         """Settle the book by what the store has launched last in each pane (`PaneBook.settle`), then stop and start.
 
         Raises OSError.
         """
-        self.book.settle(latest)
+        await durably(self.book.settle, latest)
         self._epochs.update({pane_id: epoch for pane_id, (_harness, _session_id, epoch) in latest.items()})
         if self._settled is not None:
             self._settled.set()
@@ -144,17 +146,17 @@ class PaneLauncher:
         pane_id = launch.pane_id
         async with self._lock(pane_id):
             self._epochs[pane_id] = max(launch.epoch, self._epochs.get(pane_id, 0))
-            self.book.launched(pane_id, launch.harness, launch.session_id, launch.epoch)
+            await durably(self.book.launched, pane_id, launch.harness, launch.session_id, launch.epoch)
             if self.book.was_ended(pane_id):
                 if self._decline is not None:
                     await self._decline(pane_id, launch.incarnation_id)
                 raise LaunchError(f"pane {pane_id!r} was ended, and is not started by itself")
             self._current[pane_id] = launch.incarnation_id
             try:
-                self.links[pane_id] = self.seats.admit(pane_id)
+                self.links[pane_id] = await durably(self.seats.admit, pane_id)
                 await self._launcher_of(pane_id).start(launch)
             except BaseException:
-                self._dismiss(pane_id)
+                await self._dismiss(pane_id)
                 raise
             for started in self._listeners:
                 started(pane_id, launch.incarnation_id)
@@ -171,7 +173,7 @@ class PaneLauncher:
             await self._remove_settings(incarnation.incarnation_id)
             # Another's membership is not ended by a stop that comes late.
             if self._current.get(incarnation.pane_id, incarnation.incarnation_id) == incarnation.incarnation_id:
-                self._dismiss(incarnation.pane_id)
+                await self._dismiss(incarnation.pane_id)
 
     async def _remove_settings(self, incarnation_id: str) -> None:
         try:
@@ -186,14 +188,18 @@ class PaneLauncher:
     def _lock(self, pane_id: str) -> trio.Lock:
         return self._locks.setdefault(pane_id, trio.Lock())
 
-    def _dismiss(self, pane_id: str) -> None:
+    async def _dismiss(self, pane_id: str) -> None:
         self._current.pop(pane_id, None)
         self.links.pop(pane_id, None)
-        self.seats.dismiss(pane_id)
+        await durably(self.seats.dismiss, pane_id)
 
     def _occupy(self, launch: Launch, pid: int) -> None:
         """In a worker thread, while the process waits at its gate."""
-        trio.from_thread.run_sync(self.seats.occupy, launch.pane_id, pid)
+        self.seats.occupy(launch.pane_id, pid)
+
+    async def forget(self, pane_id: str) -> None:
+        """Keep nothing of what the pane's processes printed; none lives.  Raises OSError."""
+        await trio.to_thread.run_sync(partial(output_path(self.folder, pane_id).unlink, missing_ok=True))
 
     # -- for whoever watches --
 
@@ -240,8 +246,8 @@ class PaneLauncher:
         for note in living.values():
             member = self.seats.by_process(Process(note.pid, note.start_time))
             if member is None or member.pane_id != note.pane_id:
-                self.seats.admit(note.pane_id)
-                self.seats.occupy(note.pane_id, note.pid)
+                await durably(self.seats.admit, note.pane_id)
+                await durably(self.seats.occupy, note.pane_id, note.pid)
         return living
 
     async def end(self, pane_id: str, incarnation_id: str) -> None:

@@ -130,6 +130,7 @@ _QUERIES: Final[dict[str, dict[str, Schema]]] = {
     "hook": {"harness": _ID, "incarnation": _ID, "wait": _SECONDS},
     "head_poll": {"wait": _SECONDS},
     "receipt": {"binding": _DIGEST, "fingerprint": _DIGEST},
+    "end_process": {"forget": {"type": "boolean"}},
 }
 
 

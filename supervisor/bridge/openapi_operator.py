@@ -85,18 +85,20 @@ OPERATOR_REQUESTS: Final[dict[str, Schema]] = {
 
 OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
     "run_process": object_of(
-        "version pane incarnation_id epoch startup_delivery_id attach report claim",
+        "version pane incarnation_id epoch startup_delivery_id prompt_kept attach report claim",
         version=VERSION,
         pane=ID,
         incarnation_id=ID,
         epoch={"type": "integer"},
         startup_delivery_id=optional(TEXT),
+        prompt_kept=_BOOL,
         attach=optional(_ARGV),
         report=_REPORT,
         claim=_CLAIM,
     ),
     "look_at_process": object_of(
-        "version pane argv cwd harness terminal restart channel session_id pid incarnation_id attach report claim",
+        "version pane argv cwd harness terminal restart channel session_id prompt_kept pid incarnation_id attach "
+        "report claim",
         version=VERSION,
         pane=ID,
         argv=_ARGV,
@@ -106,13 +108,14 @@ OPERATOR_RESPONSES: Final[dict[str, Schema]] = {
         restart=_RESTART,
         channel=_CHANNEL,
         session_id=optional(TEXT),
+        prompt_kept=_BOOL,
         pid=optional({"type": "integer"}),
         incarnation_id=optional(TEXT),
         attach=optional(_ARGV),
         report=_REPORT,
         claim=_CLAIM,
     ),
-    "end_process": object_of("version pane ended", version=VERSION, pane=ID, ended={"type": "boolean"}),
+    "end_process": object_of("version pane ended forgotten", version=VERSION, pane=ID, ended=_BOOL, forgotten=_BOOL),
     "operator_status": object_of(
         "version runtime panes panes_left_out damage",
         version=VERSION,

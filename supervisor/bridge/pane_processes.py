@@ -1,19 +1,39 @@
-"""What an operator does with a pane's process (start, end, look), and what the process's hooks tell of it."""
+"""What an operator does with a pane's process (start, end, look), and what the process's hooks tell of it.
+
+A launch may have to wait until the pane's files are moved, for minutes.  It is called off by an end, and by a start
+that takes precedence:
+
+    called off   who asked for it is told so at once, and the pane is free for the next
+    the runtime  goes on with it: what it launches then finds its pane ended, and is declined (`PaneLauncher`)
+    a new start  waits for that, so that it cannot be taken for the one that was called off
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
 import trio
 from attrs import define, evolve, field
+from outcome import Error, Outcome, Value
 
-from fencepost.supervisor import Answer, Applied, FencepostError, IncarnationView, Launch, LaunchBlocked, Supervisor
-from fencepost.supervisor.bridge.adapters import Adapter
+from fencepost.supervisor import (
+    Answer,
+    Applied,
+    FencepostError,
+    IncarnationView,
+    Launch,
+    LaunchBlocked,
+    MailboxClosed,
+    Supervisor,
+)
+from fencepost.supervisor.bridge.adapters import Adapter, Forgets
+from fencepost.supervisor.bridge.durably import durably
 from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, check_options, check_prompt
 from fencepost.supervisor.bridge.launching import PaneLauncher
@@ -21,8 +41,9 @@ from fencepost.supervisor.bridge.opencode_claims import HARNESS as CLAIMING, Ope
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
 from fencepost.supervisor.bridge.starting import version_of
+from fencepost.supervisor.overview import pane_line
 
-__all__ = ["Occupied", "PaneProcesses"]
+__all__ = ["Occupied", "Owes", "PaneProcesses"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
@@ -34,11 +55,33 @@ class Occupied(Exception):  # noqa: N818 - what it is
     """A process lives in the pane; the message says which."""
 
 
+class Owes(Exception):  # noqa: N818 - what it does
+    """A pane is not let go of, since something of it is not over; the message says what."""
+
+
+class _CalledOff(LaunchError):  # noqa: N818 - what happened
+    """A launch was called off before it came to a process."""
+
+
+@define(eq=False)
+class _Launching:
+    """A launch that the runtime was asked for, and carries to its end whoever waits for it."""
+
+    by_hand: bool
+    before: str | None
+    """The incarnation that had a process of this life's when it was asked for."""
+    outcome: Outcome[Launch] | None = None
+    over: trio.Event = field(factory=trio.Event, init=False)
+    waiting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    """Whoever waits for it now."""
+
+
 @define(eq=False)
 class PaneProcesses:
     """The processes of one bridge's panes; runs on trio.
 
     What an operator and the watcher want of a pane is done one after another, each with what the one before left.
+    Nothing is launched until `carry` runs.
     """
 
     supervisor: Supervisor
@@ -52,6 +95,12 @@ class PaneProcesses:
     _leaving: set[str] = field(factory=set[str], init=False)
     """Panes that are about to be given another program, so that the present one is not believed any more."""
     _locks: dict[str, trio.Lock] = field(factory=dict[str, trio.Lock], init=False)
+    _launches: dict[str, _Launching] = field(factory=dict[str, _Launching], init=False)
+    """The launch that each pane was last asked for, until it is over."""
+    _ends: Counter[str] = field(factory=Counter[str], init=False)
+    """How many ends of a pane wait for what is done in it: it is not to begin anything any more."""
+    _carrying: trio.Event = field(factory=trio.Event, init=False)
+    _nursery: trio.Nursery | None = field(default=None, init=False)
     _learning: defaultdict[str, trio.Lock] = field(factory=lambda: defaultdict(trio.Lock), init=False)
 
     def started(self, pane_id: str, incarnation_id: str) -> None:
@@ -71,7 +120,9 @@ class PaneProcesses:
         the pane may have no process.
         """
         self._check(spec)
+        self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
+            await self._after_the_last(pane_id)
             await self._check_free(pane_id, replace=replace)
             spec = await self._claimed(pane_id, spec, by_a_person=True)
             if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
@@ -84,7 +135,8 @@ class PaneProcesses:
                 if self.book.get(pane_id) is None:
                     # It was not known where the pane works; the operator has said it, and what may be started there
                     # once something may be.
-                    self.book.put(pane_id, evolve(spec, version=version, wanted=True, prompt=None))
+                    known = evolve(spec, version=version, wanted=True, prompt=None)
+                    await durably(self.book.put, pane_id, known)
                 raise
             except Exception:
                 await self._not_started(pane_id)
@@ -109,7 +161,9 @@ class PaneProcesses:
     async def again(self, pane_id: str, prompt: str | None = None, *, replace: bool = False) -> Launch:
         """Start again what ran in the pane, in the conversation it had.  Raises as `run`, LookupError for nothing."""
         check_prompt(prompt)
+        self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
+            await self._after_the_last(pane_id)
             await self._check_free(pane_id, replace=replace)
             old = self.book.get(pane_id)
             if old is None:
@@ -121,7 +175,7 @@ class PaneProcesses:
             except LaunchBlocked:
                 raise
             except Exception:
-                self.book.take_back_prompt(pane_id, prompt, old.prompt)
+                await durably(self.book.take_back_prompt, pane_id, prompt, old.prompt)
                 await self._not_started(pane_id)
                 raise
 
@@ -137,8 +191,14 @@ class PaneProcesses:
     async def _not_started(self, pane_id: str) -> None:
         """The operator is told that nothing came of it, so nothing may, later; what lives, or starts now, goes on."""
         living = await self.launcher.processes()
-        if pane_id not in living and self.launcher.current(pane_id) in {None, self._current.get(pane_id)}:
-            self.book.unwanted(pane_id)
+
+        def is_empty() -> bool:
+            return pane_id not in living and self.launcher.current(pane_id) in {None, self._current.get(pane_id)}
+
+        if is_empty():
+            await durably(self.book.unwanted, pane_id)
+            if not is_empty():
+                await durably(self.book.wanted, pane_id)
 
     async def start_again(self, pane_id: str, ended: str | None) -> Launch | None:
         """Start what the book says in a pane whose process has ended, that of the incarnation `ended`.
@@ -146,13 +206,18 @@ class PaneProcesses:
         None, and nothing is started, where an operator was there meanwhile: the pane was ended, or has another process.
         """
         async with self._lock(pane_id):
-            spec = self.book.get(pane_id)
-            if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
+            try:
+                await self._after_the_last(pane_id, by_hand=False)
+                spec = self.book.get(pane_id)
+                if spec is None or not spec.wanted or self._current.get(pane_id) != ended:
+                    return None
+                if self.launcher.current(pane_id) not in {None, ended}:
+                    return None  # the runtime itself is starting a successor now
+                spec = await self._claimed(pane_id, spec, by_a_person=False)
+                return await self._start(pane_id, spec, await _version(spec), by_hand=False)
+            except _CalledOff:
+                await self._not_started(pane_id)
                 return None
-            if self.launcher.current(pane_id) not in {None, ended}:
-                return None  # the runtime itself is starting a successor now
-            spec = await self._claimed(pane_id, spec, by_a_person=False)
-            return await self._start(pane_id, spec, await _version(spec))
 
     async def leave(self, pane_id: str, ended: str | None) -> None:
         """Have a pane stay without a process, whose last was that of the incarnation `ended`.  Durable on return.
@@ -161,7 +226,9 @@ class PaneProcesses:
         """
         async with self._lock(pane_id):
             if self._current.get(pane_id) == ended:
-                self.book.unwanted(pane_id)
+                await durably(self.book.unwanted, pane_id)
+                if self._current.get(pane_id) != ended:  # the runtime had a successor started meanwhile
+                    await durably(self.book.wanted, pane_id)
 
     async def decline(self, pane_id: str, incarnation_id: str) -> None:
         """Retire what the runtime launched in a pane that was ended before, so that nothing follows it either."""
@@ -175,13 +242,60 @@ class PaneProcesses:
         """
         async with self._lock(pane_id):
             ended, answer = self.book.was_ended(pane_id), None
-            self.book.wanted(pane_id)  # first: the runtime may start the next attempt at once
+            await durably(self.book.wanted, pane_id)  # first: the runtime may start the next attempt at once
             try:
                 answer = await rearm()
                 return answer
             finally:
                 if ended and not isinstance(answer, Applied):
-                    self.book.unwanted(pane_id)
+                    await durably(self.book.unwanted, pane_id)
+
+    async def carry(self) -> None:
+        """Carry launches to their ends, until this is cancelled; none begins before."""
+        async with trio.open_nursery() as self._nursery:
+            self._carrying.set()
+            await trio.sleep_forever()
+
+    # -- what is called off --
+
+    def _take_precedence(self, pane_id: str, *, replace: bool) -> None:
+        """Call a launch off that has not come to a process, before a start by hand."""
+        launching = self._launches.get(pane_id)
+        if launching is None or (launching.by_hand and not replace):
+            return
+        if self.launcher.current(pane_id) in {None, launching.before}:
+            launching.waiting.cancel()
+
+    @asynccontextmanager
+    async def _alone_for_an_end(self, pane_id: str) -> AsyncGenerator[None]:
+        """The pane's turn, before which nothing begins that was wanted earlier and nothing waits for its files."""
+        self._ends[pane_id] += 1
+        try:
+            if (launching := self._launches.get(pane_id)) is not None:
+                launching.waiting.cancel()
+            await self._lock(pane_id).acquire()
+        finally:
+            self._ends[pane_id] -= 1
+        try:
+            yield
+        finally:
+            self._lock(pane_id).release()
+
+    async def _over(self, pane_id: str, launching: _Launching) -> None:
+        """Return once a launch is over.  Raises `_CalledOff`."""
+        if self._ends[pane_id]:
+            launching.waiting.cancel()
+        with launching.waiting:
+            await launching.over.wait()
+        if not launching.over.is_set():
+            raise _called_off(pane_id)
+
+    async def _after_the_last(self, pane_id: str, *, by_hand: bool = True) -> None:
+        """Return once it is known what came of a launch that was called off, or left by who wanted it."""
+        earlier = self._launches.get(pane_id)
+        if earlier is not None:
+            earlier.by_hand, earlier.waiting = by_hand, trio.CancelScope()
+            await self._over(pane_id, earlier)
 
     async def _claimed(self, pane_id: str, spec: PaneSpec, *, by_a_person: bool) -> PaneSpec:
         """What may be started there, with the session of an open claim.  Raises `ClaimOpen`."""
@@ -206,13 +320,16 @@ class PaneProcesses:
         if living is not None and not replace:
             raise Occupied(f"process {living.pid} lives in pane {pane_id}")
 
-    async def _start(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
+    async def _start(self, pane_id: str, spec: PaneSpec, version: str, *, by_hand: bool = True) -> Launch:
         """Launch what `spec` says, with the proofs of this version; what was there is what the book tells till then."""
-        self.book.intend(pane_id, evolve(spec, version=version, wanted=True), self.launcher.epoch(pane_id))
+        if self._ends[pane_id]:
+            raise _called_off(pane_id)
+        intended = evolve(spec, version=version, wanted=True)
+        await durably(self.book.intend, pane_id, intended, self.launcher.epoch(pane_id))
         try:
-            return await self._launch(pane_id, spec, version)
+            return await self._carried(pane_id, partial(self._launch, pane_id, spec, version), by_hand=by_hand)
         except Exception:
-            self.book.call_off(pane_id)  # unless it was launched, and could not be started
+            await durably(self.book.call_off, pane_id)  # unless it was launched, and could not be started
             raise
 
     async def _launch(self, pane_id: str, spec: PaneSpec, version: str) -> Launch:
@@ -222,14 +339,41 @@ class PaneProcesses:
             capabilities = evolve(capabilities, soft_batches=False)
         return await self.supervisor.pane(pane_id).launch(spec.harness, spec.session_id, capabilities)
 
-    async def end(self, pane_id: str) -> bool:
+    async def _carried(self, pane_id: str, launch: Callable[[], Awaitable[Launch]], *, by_hand: bool) -> Launch:
+        """What the launch comes to, unless it is called off; it goes on then, and the pane's next waits for it."""
+        await self._carrying.wait()
+        launching = self._launches[pane_id] = _Launching(by_hand, self.launcher.current(pane_id))
+        assert self._nursery is not None
+        self._nursery.start_soon(self._carry, pane_id, launching, launch)
+        await self._over(pane_id, launching)
+        if launching.outcome is None:
+            raise MailboxClosed("the bridge is about to end")
+        return launching.outcome.unwrap()
+
+    async def _carry(self, pane_id: str, launching: _Launching, launch: Callable[[], Awaitable[Launch]]) -> None:
+        try:
+            launching.outcome = Value(await launch())
+        except Exception as error:  # noqa: BLE001 - whoever waits raises it
+            launching.outcome = Error(error)
+        finally:
+            launching.over.set()
+            del self._launches[pane_id]
+
+    async def end(self, pane_id: str, *, forget: bool = False) -> bool:
         """Retire the pane's incarnation, then end its process for certain; False if it had none.
 
+        A start that waits for the pane's files is called off, and so is one that waits for its turn.
         Nothing is started in its place, neither now nor by a later life of the bridge, nor is what the runtime had
-        decided to start in it.  What was owed to its agent stays owed.  Raises `StillRunning`, `DamagedNote`, OSError.
+        decided to start in it.  What was owed to its agent stays owed.  With `forget` the bridge then keeps nothing of
+        the pane any more: what ran there with its environment, what it printed, what its hooks noted.  What the store
+        has of it, its history, stays.
+
+        Raises `StillRunning`, `DamagedNote`, OSError, and with `forget`, once the pane is ended, `Owes` where something
+        is not over, and `StoreFault`.
         """
-        async with self._lock(pane_id):
-            self.book.unwanted(pane_id)  # from here on the launcher declines what the runtime may have decided on
+        async with self._alone_for_an_end(pane_id):
+            # From here on the launcher declines what the runtime may have decided on.
+            await durably(self.book.unwanted, pane_id)
             ended = False
             while (incarnation_id := await self._present(pane_id)) is not None:
                 living = (await self.launcher.processes()).get(pane_id)
@@ -238,7 +382,34 @@ class PaneProcesses:
                 ended |= living is not None or isinstance(answer, Applied)
                 if self._current.get(pane_id) == incarnation_id:
                     del self._current[pane_id]
+            if forget:
+                await self._forget(pane_id)
             return ended
+
+    async def _forget(self, pane_id: str) -> None:
+        owed = "a start that was called off is not over" if pane_id in self._launches else None
+        owed = owed or await trio.to_thread.run_sync(self._owed, pane_id)
+        if owed is not None:
+            raise Owes(f"pane {pane_id!r} is ended, and not forgotten: {owed}")
+        await durably(self.book.forget, pane_id)
+        await self.launcher.forget(pane_id)
+        for adapter in self.adapters.values():
+            if isinstance(adapter, Forgets):
+                await adapter.forget(pane_id)
+
+    def _owed(self, pane_id: str) -> str | None:
+        """What of the pane is not over, by the store; blocks."""
+        with self.supervisor.reader() as reader, reader.snapshot():
+            line = pane_line(reader, pane_id)
+        if line.damage:
+            return f"its records are damaged ({line.damage[0]})"
+        if line.owed is not None:
+            return f"its intent {line.owed.intent_id} is {line.owed.state}"
+        if line.batch is not None:
+            return f"its tool batch {line.batch.operation_id}/{line.batch.turn_id} is open"
+        if line.deliveries:
+            return f"its delivery {line.deliveries[0].delivery_id} is unresolved"
+        return None
 
     async def end_again(self, pane_id: str) -> None:
         """See `end`, which an earlier life had begun; what stands in the way is logged, and told to who asks again."""
@@ -277,6 +448,10 @@ class PaneProcesses:
 
     def _is_believed(self, pane_id: str, incarnation_id: str) -> bool:
         return self._current.get(pane_id) == incarnation_id and pane_id not in self._leaving
+
+
+def _called_off(pane_id: str) -> _CalledOff:
+    return _CalledOff(f"pane {pane_id!r} was ended, or started anew, while this start waited: it is not started")
 
 
 def _conversation_in(event: Mapping[str, object]) -> str | None:

@@ -118,9 +118,10 @@ class PaneSpec:
     """What is started in a pane; `argv` is the program with the user's own options, without what a start adds.
 
     `environment` is the process's whole environment but for what the bridge adds (docs/launchers.md).  `prompt` is a
-    first input that was not given yet.  `session_id` is the harness's conversation, once it is known; `version` is the
-    one the program had when its proofs were last judged.  `wanted`: it is to have a process, since it was started and
-    neither ended by the operator nor left as it was when it ended by itself.
+    first input that was not given yet: the next start that need not tell what moved says it.  `session_id` is the
+    harness's conversation, once it is known; `version` is the one the program had when its proofs were last judged.
+    `wanted`: it is to have a process, since it was started and neither ended by the operator nor left as it was when it
+    ended by itself.
     """
 
     argv: tuple[str, ...] = field(converter=_tuple, validator=_words)
@@ -160,7 +161,9 @@ class Intended:
 
 
 class PaneBook:
-    """The specs, in a file or only in memory.  Its methods may be called from any thread and block for a small file.
+    """The specs, in a file or only in memory.  Its methods may be called from any thread.
+
+    What changes it blocks for a small file, and is called with `durably` on a loop that serves; the others never wait.
 
     Raises OSError if the file cannot be read and ValueError if it is damaged: what runs in a pane is not guessed.  A
     change that cannot be written raises OSError and has not happened, here as little as in the file.
@@ -251,6 +254,15 @@ class PaneBook:
             if pane_id not in latest or not self.launched(pane_id, *latest[pane_id]):
                 self.call_off(pane_id)
 
+    def forget(self, pane_id: str) -> bool:
+        """Keep nothing of the pane any more, its environment least of all; False if nothing was.  Durable on return."""
+        with self._lock:
+            is_known = pane_id in self._specs or pane_id in self._intended
+            if is_known:
+                specs = {other: spec for other, spec in self._specs.items() if other != pane_id}
+                self._keep(specs, _without(self._intended, pane_id))
+            return is_known
+
     # -- what becomes known of it --
 
     def wanted(self, pane_id: str) -> None:
@@ -312,12 +324,21 @@ class PaneBook:
     def _keep(self, specs: dict[str, PaneSpec], intended: dict[str, Intended]) -> None:
         """Write first, believe then: what is not on the disk would be another program after a restart."""
         if self._path is not None:
-            panes = {pane_id: asdict(spec) for pane_id, spec in specs.items()}
-            whole = {"version": _VERSION, "panes": panes}
+            whole = {"version": json.dumps(_VERSION), "panes": _object(_texts_of(specs))}
             if intended:
-                whole["intended"] = {pane_id: asdict(one) for pane_id, one in intended.items()}
-            replace_private(self._path, json.dumps(whole))
+                whole["intended"] = _object(_texts_of(intended))
+            replace_private(self._path, _object(whole))
         self._specs, self._intended = specs, intended
+
+
+def _texts_of(kept: Mapping[str, PaneSpec] | Mapping[str, Intended]) -> dict[str, str]:
+    """Each pane's JSON, one at a time: no other thread runs while one text is made, and environments are large."""
+    return {pane_id: json.dumps(asdict(one)) for pane_id, one in kept.items()}
+
+
+def _object(texts: Mapping[str, str]) -> str:
+    """A JSON object of members that are JSON already."""
+    return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in texts.items()) + "}"
 
 
 def _without(intended: Mapping[str, Intended], pane_id: str) -> dict[str, Intended]:

@@ -15,7 +15,7 @@ from fencepost.supervisor.bridge.launchers import DamagedNote, LaunchError, Tmux
 from fencepost.supervisor.bridge.launchers.commands import HARNESSES, harness_of
 from fencepost.supervisor.bridge.opencode_claims import report_of
 from fencepost.supervisor.bridge.operator_handlers import failed, in_words
-from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
+from fencepost.supervisor.bridge.pane_processes import Occupied, Owes, PaneProcesses
 from fencepost.supervisor.bridge.panes import Channel, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.processes import StillRunning
 
@@ -59,6 +59,7 @@ async def run_process(call: Call) -> Answered:
         "incarnation_id": launch.incarnation_id,
         "epoch": launch.epoch,
         "startup_delivery_id": None if launch.startup is None else launch.startup.startup_delivery_id,
+        "prompt_kept": _keeps_prompt(processes, pane_id),
         "attach": attach,
     }
 
@@ -82,6 +83,7 @@ async def look_at_process(call: Call) -> Answered:
         "restart": spec.restart,
         "channel": spec.channel,
         "session_id": spec.session_id,
+        "prompt_kept": spec.prompt is not None,
         "pid": None if living is None else living.pid,
         "incarnation_id": None if living is None else living.incarnation_id,
         "attach": attach,
@@ -91,15 +93,27 @@ async def look_at_process(call: Call) -> Answered:
 async def end_process(call: Call) -> Answered:
     """`DELETE operator/panes/{pane}/process`: retire, then stop; nothing is started in its place."""
     processes, pane_id = _processes(call), call.parameters["pane"]
+    wish = wire.query(call.query, "forget").get("forget", "false")
+    if wish not in {"true", "false"}:
+        raise wire.Malformed("forget must be true or false")
+    forget = wish == "true"
 
     async def end() -> bool | Answered:
         try:
-            return await processes.end(pane_id)
-        except (StillRunning, DamagedNote, OSError) as error:
+            return await processes.end(pane_id, forget=forget)
+        except (StillRunning, DamagedNote, OSError, Owes) as error:
             return failed(409, error)
 
     ended = await in_words(call, end)
-    return (200, {"version": wire.VERSION, "pane": pane_id, "ended": ended}) if isinstance(ended, bool) else ended
+    if not isinstance(ended, bool):
+        return ended
+    return 200, {"version": wire.VERSION, "pane": pane_id, "ended": ended, "forgotten": forget}
+
+
+def _keeps_prompt(processes: PaneProcesses, pane_id: str) -> bool:
+    """Whether a first prompt was not said yet, and is kept for the next start."""
+    spec = processes.book.get(pane_id)
+    return spec is not None and spec.prompt is not None
 
 
 async def _reported(processes: PaneProcesses, pane_id: str, harness: str, *, lives: bool) -> dict[str, object]:

@@ -147,6 +147,7 @@ async def open_bridge(
             launcher.open()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watcher.end_the_fenced)
+                nursery.start_soon(processes.carry)
                 await watcher.run(left)
 
         bridge = Bridge(
@@ -173,7 +174,7 @@ async def _tell_hooks(folder: Path, supervisor: Supervisor, harnesses: Harnesses
 async def _taken_over(store: str, launcher: PaneLauncher, processes: PaneProcesses, watcher: Watcher) -> list[str]:
     """Watch what an earlier life left running; answer the wanted panes that it left without a process."""
     kept = await trio.to_thread.run_sync(incarnations_kept, store)
-    launcher.settle(kept.latest)
+    await launcher.settle(kept.latest)
     living = await launcher.take_over(kept.live, kept.retired)
     book = launcher.book
     async with trio.open_nursery() as nursery:

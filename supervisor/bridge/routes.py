@@ -229,8 +229,8 @@ ROUTES: Final = (
         "DELETE",
         "operator/panes/{pane}/process",
         _OPERATOR,
-        "Retire the pane's incarnation and end its process.",
-        (200, 409),
+        "Retire the pane's incarnation and end its process; forget the pane, if so asked.",
+        (200, 400, 409),
     ),
     Route("metrics", "GET", "metrics", _OPERATOR, "The bridge's numbers, as Prometheus reads them.", (200,)),
     Route(

@@ -15,6 +15,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -60,7 +61,10 @@ class SeatRegistry(Protocol):
 
 
 class Seats:
-    """The members, in a file of one's own or only in memory.
+    """The members, in a file of one's own or only in memory; `by_link`, `by_process` and `panes` never wait.
+
+    `admit`, `occupy` and `dismiss` block for a small file, and may be called from any thread; on a loop that serves
+    they are called with `durably`.
 
     Raises OSError if the file cannot be read and ValueError if it is damaged: who is a member is not guessed.  A change
     that cannot be written raises OSError and has not happened, here as little as in the file.
@@ -69,6 +73,7 @@ class Seats:
     def __init__(self, path: Path | None = None, *, proc: Path = PROC) -> None:
         self._path = path
         self._proc = proc
+        self._lock = Lock()
         self._members: dict[str, Member] = {}
         if path is not None and path.exists():
             self._members = _read(path)
@@ -83,7 +88,9 @@ class Seats:
         if not (1 <= len(pane_id) <= 256 and pane_id.isascii() and pane_id.isprintable()):
             raise InvalidIdentifier("pane_id", pane_id)
         token = secrets.token_urlsafe(32)
-        self._change(pane_id, Member(pane_id, _hash(token)))
+        with self._lock:
+            ended = self._change(pane_id, Member(pane_id, _hash(token)))
+        _tell(ended)
         return token
 
     def occupy(self, pane_id: str, pid: int) -> None:
@@ -91,28 +98,33 @@ class Seats:
 
         Raises `NotThere` for a pane that is no member, and for a process that cannot be seen.
         """
-        member, found = self._members.get(pane_id), process(pid, self._proc)
-        if member is None or found is None:
-            raise NotThere("no such member" if member is None else "no such process")
-        self._write(self._members, {pane_id: found})
-        member.process = found
+        with self._lock:
+            member, found = self._members.get(pane_id), process(pid, self._proc)
+            if member is None or found is None:
+                raise NotThere("no such member" if member is None else "no such process")
+            self._write(self._members, {pane_id: found})
+            member.process = found
 
     def dismiss(self, pane_id: str) -> bool:
         """End the pane's membership, and whatever waits on its behalf; False if it had none.  Durable on return."""
-        if pane_id not in self._members:
-            return False
-        self._change(pane_id, None)
+        with self._lock:
+            if pane_id not in self._members:
+                return False
+            ended = self._change(pane_id, None)
+        _tell(ended)
         return True
 
-    def _change(self, pane_id: str, member: Member | None) -> None:
-        """Write first, believe then: whoever was dismissed in memory alone would be a member again after a restart."""
+    def _change(self, pane_id: str, member: Member | None) -> Member | None:
+        """Change the pane's member, and answer whose membership has ended by that.
+
+        Write first, believe then: whoever was dismissed in memory alone would be a member again after a restart.
+        """
         members = {other: kept for other, kept in self._members.items() if other != pane_id}
         if member is not None:
             members[pane_id] = member
         self._write(members)
         old, self._members = self._members.get(pane_id), members
-        if old is not None:
-            old.gone.set()
+        return old
 
     @property
     def panes(self) -> tuple[str, ...]:
@@ -147,6 +159,16 @@ class Seats:
             for one in members.values()
         ]
         replace_private(self._path, json.dumps({"version": _VERSION, "seats": seats}))
+
+
+def _tell(ended: Member | None) -> None:
+    """Have nobody wait on behalf of a member that is none any more."""
+    if ended is None:
+        return
+    try:
+        trio.from_thread.run_sync(ended.gone.set)
+    except RuntimeError:  # this is no thread of trio's: it is the loop's own, or there is none
+        ended.gone.set()
 
 
 def _hash(token: str) -> str:

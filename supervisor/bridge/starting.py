@@ -83,7 +83,9 @@ class Starting:
         session = self._session(launch, spec)
         settings = self._settings(launch, spec)
         environment = self._environment(launch, spec, settings)
-        prompt, headless = self.book.take_prompt(launch.pane_id), spec.terminal is Terminal.NONE
+        # What must be told first leaves no room for a prompt, which then waits for the next start.
+        prompt = None if launch.startup is not None else self.book.take_prompt(launch.pane_id)
+        headless = spec.terminal is Terminal.NONE
         argv = command_of(
             launch,
             settings,

@@ -122,7 +122,7 @@ def run(
     if as_json:
         say_json(started)
         return
-    _tell(where, pane, started, prompted=prompt is not None)
+    _tell(where, pane, started)
     attach = started.get("attach")
     if attach and not detach and on_terminal():
         _look(attach)
@@ -135,20 +135,27 @@ Example:
 """
 )
 @click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane.")
+@click.option("--forget", is_flag=True, help="Keep nothing of the pane then, unless something of it is not over.")
 @FOLDER
 @JSON
-def stop(*, pane: str, folder: Path | None, as_json: bool) -> None:
+def stop(*, pane: str, forget: bool, folder: Path | None, as_json: bool) -> None:
     """End the process that lives in a pane, with all it started, and start none in its place.
 
     What is owed to its agent stays owed; `fencepost run` starts it again, in the conversation it had.  Exit status: 0,
     also if nothing lives there; 1 if it does not end, and the pane is then conflicted; 2 where no bridge serves.
+
+    With --forget the bridge lets go of what it keeps for the pane: what ran there, with its environment, what it
+    printed and what its hooks noted.  Where an intent, a tool batch or a delivery of it is not over, it is ended only,
+    and the status is 1.  Its history stays in the store.
     """
+    path = _process_of(pane) + ("?forget=true" if forget else "")
     with asking():
-        said = operator_of(folder).request("DELETE", _process_of(pane), seconds=_START_SECONDS)
+        said = operator_of(folder).request("DELETE", path, seconds=_START_SECONDS)
     if as_json:
         say_json(said)
     else:
-        say(f"pane {shown(pane)}: {'ended' if said['ended'] else 'nothing lived there'}")
+        forgotten = ", and nothing is kept of it" if forget else ""
+        say(f"pane {shown(pane)}: {'ended' if said['ended'] else 'nothing lived there'}{forgotten}")
 
 
 def _process_of(pane: str) -> str:
@@ -189,13 +196,14 @@ def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_fir
             raise
 
 
-def _tell(folder: Path, pane: str, started: Members, *, prompted: bool) -> None:
+def _tell(folder: Path, pane: str, started: Members) -> None:
     from fencepost.supervisor.bridge.launching import output_path
 
     say(f"pane {shown(pane)}: incarnation {shown(started.get('incarnation_id'))}")
     if started.get("startup_delivery_id") is not None:
-        untold = "; the prompt was not given" if prompted else ""
-        say(f"It is told first what moved while it was away{untold}.")
+        say("It is told first what moved while it was away.")
+    if started.get("prompt_kept") is True:
+        say("A prompt was not said: it is kept, and said at the next start that has nothing else to tell first.")
     claim = started.get("claim")
     if claim is not None:
         say(f"It is not ready for messages: the delivery {shown(claim['delivery_id'])} to it is unresolved.")

@@ -7,16 +7,18 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from launch_world import eventually
+from launch_world import eventually, new_launch, view_of
 
 from fencepost.supervisor.bridge import background, command
 from fencepost.supervisor.bridge.background import BridgeNotStarted, ensure_served, is_served
+from fencepost.supervisor.bridge.launchers import ChildProcessLauncher, Command
 from fencepost.supervisor.bridge.private_files import replace_private
 
 
@@ -46,6 +48,20 @@ def test_one_that_is_about_to_end_is_waited_for_and_replaced(folder, monkeypatch
     assert ensure_served(folder) is True
     assert is_served(folder)
     assert ensure_served(folder) is False
+
+
+@pytest.mark.slow
+async def test_one_that_an_agent_started_in_its_pane_does_not_end_with_that_agent(folder, tmp_path):
+    runs = "import pathlib, sys; from fencepost.supervisor.bridge import background as b; "
+    runs += "b.ensure_served(pathlib.Path(sys.argv[1]))"
+    program = Command((sys.executable, "-c", runs, str(folder)), dict(os.environ))
+    agent = ChildProcessLauncher(lambda _: program, tmp_path)
+    launch = new_launch()
+    await agent.start(launch)
+    await agent.wait(launch.incarnation_id)
+    assert is_served(folder)
+    await agent.stop(view_of(launch))
+    assert is_served(folder)
 
 
 def test_one_that_does_not_say_where_it_listens_is_not_waited_for_for_ever(folder, monkeypatch):

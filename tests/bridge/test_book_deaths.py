@@ -17,10 +17,9 @@ from launch_world import running
 
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-EVERYDAY = {("run", "intended"), ("run", "launched")}
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 DEATHS = [
-    pytest.param(how, step, marks=[] if (how, step) in EVERYDAY else pytest.mark.slow)
+    (how, step)
     for how in ("run", "again")
     for step in ("asked", "intended", "fenced", "stopped", "launched", "written", "started", "settled")
 ]
@@ -95,7 +94,7 @@ async def test_a_bridge_that_dies_in_a_start_leaves_a_book_that_tells_what_runs(
         await life.processes.end("left")
 
 
-@pytest.mark.parametrize("step", ["ending", pytest.param("ended", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", ["ending", "ended"])
 async def test_a_bridge_that_dies_in_a_stop_is_followed_by_one_that_ends_it(place: World, step: str):
     old = await killed(place, "end", step)
     assert running(old.about["pid"])

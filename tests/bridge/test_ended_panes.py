@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,12 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 from attrs import evolve
 from bridge.claude_program import install
 from bridge.program_world import Life, Run, World, moved, world
 
 from fencepost.supervisor import Applied, IntentState, Launch, Reason, Refused
 from fencepost.supervisor.bridge.handlers import Bridge
+from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.operator_api import ACTIONS
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
@@ -143,6 +146,105 @@ async def test_a_successor_that_a_dead_bridge_had_not_come_to_decline_is_decline
         assert over.data["reason"] == "ended by the operator"
         assert await life.processes.launcher.processes() == {}
         assert [one async for one in life.supervisor.events(over.seq, follow=False)] == []
+
+
+# -- a start that waits for the pane's files ---------------------------------------------------------------------------
+
+
+async def owed(life: Life, place: World) -> Run:
+    """A pane without a process, whose next start must wait for its files."""
+    await life.processes.run("left", place.spec(prompt="go", restart=Restart.NEVER))
+    run = await place.next_run()
+    assert await run.batch("a1") == [None]
+    await life.processes.end("left")
+    await life.pane.detect(moved())
+    return run
+
+
+class Starts:
+    """Starts by hand, and why they came to nothing."""
+
+    def __init__(self, life: Life, nursery: trio.Nursery) -> None:
+        self.life = life
+        self.nursery = nursery
+        self.says, self.said = trio.open_memory_channel[str](math.inf)
+
+    async def begin(self, *, replace: bool = False) -> None:
+        """One that waits for the pane's files, or for its turn."""
+        self.nursery.start_soon(self._start, replace)
+        await self.life.kind("intent.reconciling")
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def all(self, count: int) -> list[str]:
+        """What came of so many, in the order in which it was known."""
+        return [await self.said.receive() for _ in range(count)]
+
+    async def _start(self, replace: bool) -> None:
+        try:
+            launch = await self.life.processes.again("left", replace=replace)
+        except LaunchError as error:
+            await self.says.send(str(error))
+        else:
+            await self.says.send(f"epoch {launch.epoch}")
+
+
+async def test_a_stop_ends_the_wait_of_all_who_were_to_start_something(place: World):
+    reconcile, word = reconciles_at_a_word(place)
+    async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
+        old, starts = await owed(life, place), Starts(life, nursery)
+        await starts.begin()
+        await starts.begin()
+        await life.processes.end("left")
+        assert not word.exists()
+        assert not life.processes.book.wants("left")
+        assert [said.endswith("it is not started") for said in await starts.all(2)] == [True] * 2
+        word.touch()
+        await is_not_started(life)
+        await is_started_by_hand(life, place, old)
+
+
+async def test_a_start_after_such_a_stop_is_not_taken_for_the_one_that_was_called_off(place: World):
+    reconcile, word = reconciles_at_a_word(place)
+    async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
+        starts = Starts(life, nursery)
+        await owed(life, place)
+        await starts.begin()
+        await life.processes.end("left")
+        await starts.begin()
+        await starts.begin(replace=True)
+        word.touch()
+        await is_not_started(life)
+        run = await place.next_run()
+        assert await run.batch("c1") == [None]
+        assert ((await starts.all(3))[-1], len(place.driver.runs)) == ("epoch 3", 2)
+        await life.processes.end("left")
+
+
+async def test_a_start_by_hand_takes_precedence_over_one_of_the_watcher_that_waits(place: World, monkeypatch):
+    reconcile, word = reconciles_at_a_word(place)
+    async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        run.tell(exit=0)
+        await life.kind("intent.reconciling")
+        called_off, unwanted = trio.Event(), PaneBook.unwanted
+
+        def call_off(book: PaneBook, pane_id: str) -> None:
+            unwanted(book, pane_id)
+            trio.from_thread.run_sync(called_off.set)
+
+        monkeypatch.setattr(PaneBook, "unwanted", call_off)
+        starts = Starts(life, nursery)
+        await starts.begin()
+        await called_off.wait()
+        word.touch()
+        run = await place.next_run()
+        assert "the files moved" in run.about["said"]
+        assert await run.batch("c1") == [None]
+        assert (await starts.all(1), len(place.driver.runs)) == (["epoch 3"], 2)
+        await life.processes.end("left")
 
 
 # -- what else a pane that was ended is told ---------------------------------------------------------------------------

@@ -177,5 +177,5 @@ async def test_nothing_is_stopped_and_so_nothing_is_launched_before_the_book_is_
         nursery.start_soon(stop)
         await trio.testing.wait_all_tasks_blocked()
         assert stopped == []
-        launcher.settle({"left": ("claude-code", "s-new", 4)})
+        await launcher.settle({"left": ("claude-code", "s-new", 4)})
     assert (stopped, launcher.epoch("left"), launcher.epoch("right")) == ([NEW], 4, 0)

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +15,12 @@ import trio
 import trio.testing
 from attrs import evolve
 from bridge.claude_program import install
-from bridge.program_world import World, moved, world
+from bridge.program_world import Life, World, moved, world
 from launch_world import new_launch, running, view_of
 
 from fencepost.supervisor import ActorCrashed, Applied, IncarnationView, IntentState, Launch, LaunchBlocked
+from fencepost.supervisor.bridge.auth import Identity
+from fencepost.supervisor.bridge.handlers import Call, Handler
 from fencepost.supervisor.bridge.launchers import Command, DamagedNote, LaunchError, TmuxError
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.operator_handlers import failed
@@ -25,7 +28,7 @@ from fencepost.supervisor.bridge.pane_processes import Occupied, PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
 from fencepost.supervisor.bridge.peers import process
 from fencepost.supervisor.bridge.private_files import replace_private
-from fencepost.supervisor.bridge.process_api import _attach
+from fencepost.supervisor.bridge.process_api import _attach, look_at_process, run_process
 from fencepost.supervisor.bridge.program import open_bridge
 from fencepost.supervisor.bridge.seats import Seats
 from fencepost.supervisor.bridge.watching import Watcher
@@ -114,7 +117,7 @@ async def test_what_a_bridge_had_not_started_again_when_it_died_is_started_by_th
 
         def decide(book: PaneBook, pane_id: str) -> None:
             unwanted(book, pane_id)
-            decided.set()
+            trio.from_thread.run_sync(decided.set)
 
         monkeypatch.setattr(PaneBook, "unwanted", decide)
         again.tell(exit=0)
@@ -174,6 +177,36 @@ async def test_a_prompt_that_was_not_given_is_not_said_at_a_later_start(place: W
         install(place.program.parent)
         with pytest.raises(ValueError, match="first input"):
             await life.processes.again("left")
+
+
+async def test_a_prompt_beside_what_moved_is_kept_and_said_by_the_next_start(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        assert None not in await run.batch("b1")
+        await life.processes.end("left")
+        said = await asked(run_process, life, prompt="write the changelog")
+        told = await place.next_run()
+        assert (said["startup_delivery_id"] is not None, said["prompt_kept"]) == (True, True)
+        assert "write the changelog" not in told.about["said"]
+        assert (await asked(look_at_process, life))["prompt_kept"] is True
+        assert await told.batch("c1") == [None]
+        told.tell(exit=0)
+        await life.until(lambda event: event.kind == "incarnation.retired" and event.data["epoch"] == 2)
+        said = await asked(run_process, life)
+        assert (said["startup_delivery_id"], said["prompt_kept"]) == (None, False)
+        assert (await place.next_run()).about["said"] == "write the changelog"
+        await life.processes.end("left")
+
+
+async def asked(handler: Handler, life: Life, **members: object) -> Mapping[str, object]:
+    """What the operator is answered about the pane's process."""
+    operator, body = Identity(None, lambda: True), {"version": 1, **members}
+    answer = await handler(Call(life.bridge, operator, {"pane": "left"}, b"", body, trio.sleep_forever, lambda _: None))
+    assert isinstance(answer, tuple)
+    return answer[1]
 
 
 async def test_a_start_that_fails_before_the_old_process_ended_leaves_all_as_it_was(place: World, monkeypatch):

@@ -20,7 +20,7 @@ class Hindered:
     async def again(self, _pane_id, _prompt, *, replace):
         raise LaunchError(f"it said {EVIL} (replace: {replace})")
 
-    async def end(self, _pane_id):
+    async def end(self, _pane_id, **_):
         raise StillRunning(f"alive: {EVIL}")
 
 
@@ -50,7 +50,7 @@ async def test_what_else_fails_is_told_as_on_every_route_of_the_operators_in_its
         async def again(self, _pane_id, _prompt, *, replace):
             raise error
 
-        async def end(self, _pane_id):
+        async def end(self, _pane_id, **_):
             raise error
 
     async with world() as there:

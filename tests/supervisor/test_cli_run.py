@@ -30,9 +30,30 @@ def test_where_tmux_is_missing_it_says_what_to_install(run, monkeypatch: pytest.
     assert told.stderr == "Error: there is no tmux in PATH: install tmux to look at the pane; its agent goes on\n"
 
 
-def test_a_prompt_that_was_not_given_is_told_and_no_other(run) -> None:
+def test_a_prompt_that_is_kept_is_told_and_no_other(run) -> None:
     owed = {"startup_delivery_id": "d-1"}
     assert "told first what moved while it was away.\n" in run("--detach", "--", "claude", **owed).stdout
-    asked = run("--detach", "--prompt", "go", "--", "claude", **owed)
-    assert "told first what moved while it was away; the prompt was not given.\n" in asked.stdout
-    assert "told first" not in run("--detach", "--prompt", "go", "--", "claude").stdout
+    asked = run("--detach", "--prompt", "go", "--", "claude", **owed, prompt_kept=True)
+    assert "told first what moved while it was away.\nA prompt was not said: it is kept" in asked.stdout
+    said = run("--detach", "--prompt", "go", "--", "claude", prompt_kept=False).stdout
+    assert "told first" not in said
+    assert "prompt" not in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "told"),
+    [
+        ([], "operator/panes/left/process", "pane left: ended\n"),
+        (["--forget"], "operator/panes/left/process?forget=true", "pane left: ended, and nothing is kept of it\n"),
+    ],
+)
+def test_a_pane_is_forgotten_only_by_who_says_so(monkeypatch: pytest.MonkeyPatch, flags, path, told) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def request(_: Operator, method: str, path: str, **__: object) -> dict[str, object]:
+        asked.append((method, path))
+        return {"ended": True, "forgotten": bool(flags)}
+
+    monkeypatch.setattr(Operator, "request", request)
+    done = CliRunner().invoke(cli.main, ["stop", "--pane", "left", *flags])
+    assert (done.stdout, done.exit_code, asked) == (told, 0, [("DELETE", path)])

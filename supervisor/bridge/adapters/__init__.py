@@ -8,14 +8,14 @@ the harness understands it; the protocol itself it leaves to the pane.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
 if TYPE_CHECKING:
     from fencepost.supervisor import Capabilities, Decision, Pane, ToolBoundary
 
-__all__ = ["Adapter", "Decided", "Delivered", "HookAnswer"]
+__all__ = ["Adapter", "Decided", "Delivered", "Forgets", "HookAnswer"]
 
 
 @frozen
@@ -66,5 +66,17 @@ class Adapter(Protocol):
 
         `event` is untrusted JSON as the harness handed it to its hook.  Raises ValueError for one that is none of the
         harness's, and whatever the pane raises.
+        """
+        ...
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """What an adapter that keeps anything of a pane between two hooks is, too."""
+
+    async def forget(self, pane_id: str) -> None:
+        """Keep nothing of the pane any more, in memory and on the disk: it has no process, and nothing is owed to it.
+
+        Raises OSError.
         """
         ...

@@ -158,6 +158,11 @@ class ClaudeCodeAdapter:
     def _roots(self) -> Sequence[Path]:
         return self._transcripts() if callable(self._transcripts) else self._transcripts
 
+    async def forget(self, pane_id: str) -> None:
+        """See `Forgets`."""
+        self._known.pop(pane_id, None)
+        await self._gate.forget(pane_id)
+
     @property
     def harness(self) -> str:
         """See `Adapter.harness`."""

@@ -79,6 +79,12 @@ class Gate:
         """From now on what hooks of `harness` did unseen is told by `retell`."""
         self._retell[harness] = retell
 
+    async def forget(self, pane_id: str) -> None:
+        """See `Forgets`."""
+        self._taken.pop(pane_id, None)
+        if self._spool is not None:
+            await self._spool.forget(pane_id)
+
     async def pre_tool_use(self, pane: Pane, boundary: ToolBoundary, wait_seconds: float) -> Decision:
         """Ask the pane about `boundary`, after it was told of each unseen event.
 

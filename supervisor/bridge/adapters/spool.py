@@ -12,13 +12,14 @@ import os
 import weakref
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 from attrs import field, frozen
 
-from fencepost.supervisor.bridge.hook import MOVED_WHEN_BOUND, open_spool, try_lock
+from fencepost.supervisor.bridge.hook import MOVED_WHEN_BOUND, open_spool, spool_of, try_lock
 from fencepost.supervisor.bridge.private_files import private_folder, sync_folder
 
 __all__ = ["Spool", "SpoolHeld", "Spooled", "Unseen", "parse_spool", "tell_hooks"]
@@ -92,6 +93,13 @@ class Spool:
             turn.release()
             raise
         return Spooled(descriptor, *parsed, self, turn)
+
+    async def forget(self, pane_id: str) -> None:
+        """Remove the pane's spool, in which no process of the pane writes any more.  Raises OSError."""
+        async with self._turns[pane_id]:
+            path = Path(spool_of(str(self._folder), pane_id))
+            await trio.to_thread.run_sync(partial(path.unlink, missing_ok=True))
+        self._turns.pop(pane_id, None)
 
     async def _lock(self, pane_id: str, descriptor: int) -> None:
         give_up_at = trio.current_time() + PATIENCE_SECONDS

@@ -56,6 +56,11 @@ class TurnEchoAdapter:
         self._gate.retell_by(harness, self._retell)
         self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
+    async def forget(self, pane_id: str) -> None:
+        """See `Forgets`."""
+        self._known.pop(pane_id, None)
+        await self._gate.forget(pane_id)
+
     @property
     def harness(self) -> str:
         """See `Adapter.harness`."""
