@@ -430,7 +430,7 @@ async def test_a_start_that_fails_for_the_moment_is_tried_again_though_not_for_e
     async def owed() -> list:
         return [SimpleNamespace(state=IntentState.DETECTED, incarnation_id=None, mode=None)]
 
-    crashing.intents = owed
+    crashing.unresolved_intents = owed
     with trio.move_on_after(600):
         await Watcher(crashing, crashing, book, start_again, nothing).run(["left"])
     assert len(tried) == (4 if failures == 3 else 6)
