@@ -153,9 +153,9 @@ class Voice:
         """
         if not self._unspoken.acquire(blocking=False):
             return False
-        if takes_back:
-            self.take_back()
         try:
+            if takes_back:
+                self.take_back()
             while data:
                 try:
                     data = data[os.write(1, data) :]
@@ -189,9 +189,10 @@ class Voice:
 
     def take_back(self) -> None:
         """The call does not pass: its batch would count as admitted, and a sibling would run."""
-        if self.passing is not None:
+        passing = self.passing  # once: the other thread may say in between that nothing passes
+        if passing is not None:
             try:
-                os.ftruncate(*self.passing)
+                os.ftruncate(*passing)
             except OSError as error:
                 complain(error)
 

@@ -126,14 +126,14 @@ def write_claude_settings(folder: Path, incarnation_id: str, command: HookComman
     Private to this user.  Written again, it is the same file.  Raises OSError.
     """
     path = private_folder(folder / _name(incarnation_id)) / "settings.json"
-    replace_private(path, f"{json.dumps(claude_settings(command), indent=1)}\n")
+    replace_private(path, f"{json.dumps(claude_settings(command), indent=1)}\n", shared=True)
     return path
 
 
 def write_claude_channel(folder: Path, incarnation_id: str, config: Mapping[str, object]) -> Path:
     """Write what `claude --mcp-config FILE` is given, beside the settings of the incarnation; as they otherwise."""
     path = private_folder(folder / _name(incarnation_id)) / "mcp.json"
-    replace_private(path, json.dumps(config))
+    replace_private(path, json.dumps(config), shared=True)
     return path
 
 
@@ -155,7 +155,7 @@ def write_codex_home(
     refuse_hooks_file(home)  # of an earlier try; its config.toml is replaced
     if users is not None:
         link_users_files(home, users)
-    replace_private(home / "config.toml", codex_config(command, base))
+    replace_private(home / "config.toml", codex_config(command, base), shared=True)
     return home
 
 
@@ -167,7 +167,7 @@ def opencode_plugin(command: HookCommand) -> str:
 def write_opencode_plugin(folder: Path, incarnation_id: str, command: HookCommand) -> Path:
     """Write the plugin of one incarnation below `folder` and return the file; as `write_claude_settings` otherwise."""
     path = private_folder(folder / _name(incarnation_id)) / "fencepost.js"
-    replace_private(path, opencode_plugin(command))
+    replace_private(path, opencode_plugin(command), shared=True)
     return path
 
 

@@ -44,7 +44,7 @@ from fencepost.supervisor.bridge.panes import PaneBook, Terminal
 from fencepost.supervisor.bridge.peers import Process
 from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.processes import ProcessNote, StillRunning
-from fencepost.supervisor.bridge.seats import Seats
+from fencepost.supervisor.bridge.seats import NotThere, Seats
 
 __all__ = ["PaneLauncher", "output_path"]
 
@@ -140,17 +140,18 @@ class PaneLauncher:
         """See `HeldLauncher.start`; the pane is a member while its process runs.  Waits for `open`.
 
         `current` is this incarnation as soon as the start has begun.  Raises `LaunchError` also for a pane that was
-        ended; the incarnation is retired then.
+        ended, or of which nothing is known; the incarnation is retired then.
         """
         await self._opened.wait()
         pane_id = launch.pane_id
         async with self._lock(pane_id):
             self._epochs[pane_id] = max(launch.epoch, self._epochs.get(pane_id, 0))
             await durably(self.book.launched, pane_id, launch.harness, launch.session_id, launch.epoch)
-            if self.book.was_ended(pane_id):
+            # Nobody knows what to start where there is no entry; trying would only use the attempts up.
+            if self.book.get(pane_id) is None or self.book.was_ended(pane_id):
                 if self._decline is not None:
                     await self._decline(pane_id, launch.incarnation_id)
-                raise LaunchError(f"pane {pane_id!r} was ended, and is not started by itself")
+                raise LaunchError(f"pane {pane_id!r} was ended, or what ran in it is not known: start it by hand")
             self._current[pane_id] = launch.incarnation_id
             try:
                 self.links[pane_id] = await durably(self.seats.admit, pane_id)
@@ -195,11 +196,15 @@ class PaneLauncher:
 
     def _occupy(self, launch: Launch, pid: int) -> None:
         """In a worker thread, while the process waits at its gate."""
-        self.seats.occupy(launch.pane_id, pid)
+        try:
+            self.seats.occupy(launch.pane_id, pid)
+        except NotThere as error:
+            raise LaunchError(f"process {pid} of pane {launch.pane_id!r} cannot be made its member: {error}") from error
 
     async def forget(self, pane_id: str) -> None:
-        """Keep nothing of what the pane's processes printed; none lives.  Raises OSError."""
+        """Keep nothing of what the pane's processes printed or showed; none lives.  Raises OSError, `TmuxError`."""
         await trio.to_thread.run_sync(partial(output_path(self.folder, pane_id).unlink, missing_ok=True))
+        await trio.to_thread.run_sync(self._tmux.forget, pane_id)
 
     # -- for whoever watches --
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
@@ -90,6 +90,8 @@ class PaneProcesses:
     adapters: Mapping[str, Adapter]
     settle_seconds: float = 0.0
     """How long a program in a terminal must live for its start to count as one."""
+    others: Sequence[Forgets] = ()
+    """Who else, beside the adapters, keeps something of a pane."""
     _current: dict[str, str] = field(factory=dict[str, str], init=False)
     """The incarnation whose process each pane has, or had last, as far as this life knows."""
     _leaving: set[str] = field(factory=set[str], init=False)
@@ -120,6 +122,7 @@ class PaneProcesses:
         the pane may have no process.
         """
         self._check(spec)
+        version = await _version(spec)  # what cannot even tell its version changes nothing
         self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
             await self._after_the_last(pane_id)
@@ -127,7 +130,6 @@ class PaneProcesses:
             spec = await self._claimed(pane_id, spec, by_a_person=True)
             if spec.session_id is None and HARNESSES[spec.harness].names_sessions:
                 spec = evolve(spec, session_id=str(uuid.uuid4()))
-            version = await _version(spec)  # what cannot even tell its version changes nothing
             self._leaving.add(pane_id)
             try:
                 return await self._settled(spec, await self._start(pane_id, spec, version))
@@ -161,23 +163,28 @@ class PaneProcesses:
     async def again(self, pane_id: str, prompt: str | None = None, *, replace: bool = False) -> Launch:
         """Start again what ran in the pane, in the conversation it had.  Raises as `run`, LookupError for nothing."""
         check_prompt(prompt)
+        version = await _version(self._known(pane_id))  # as in `run`
         self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
             await self._after_the_last(pane_id)
             await self._check_free(pane_id, replace=replace)
-            old = self.book.get(pane_id)
-            if old is None:
-                raise LookupError(f"nothing was started in pane {pane_id!r} yet: name a program")
+            old = self._known(pane_id)
             spec = old if prompt is None else evolve(old, prompt=prompt)
             spec = await self._claimed(pane_id, spec, by_a_person=True)
             try:
-                return await self._settled(spec, await self._start(pane_id, spec, await _version(spec)))
+                return await self._settled(spec, await self._start(pane_id, spec, version))
             except LaunchBlocked:
                 raise
             except Exception:
                 await durably(self.book.take_back_prompt, pane_id, prompt, old.prompt)
                 await self._not_started(pane_id)
                 raise
+
+    def _known(self, pane_id: str) -> PaneSpec:
+        spec = self.book.get(pane_id)
+        if spec is None:
+            raise LookupError(f"nothing was started in pane {pane_id!r} yet: name a program")
+        return spec
 
     async def _settled(self, spec: PaneSpec, launch: Launch) -> Launch:
         """The launch, unless its program ends at once, as one does that does not understand its options."""
@@ -240,8 +247,10 @@ class PaneProcesses:
 
         Raises what `rearm` does.
         """
+        if not self.book.was_ended(pane_id):
+            return await rearm()  # at once: the pane's lock is held by a start that waits for its files
         async with self._lock(pane_id):
-            ended, answer = self.book.was_ended(pane_id), None
+            ended, answer = self.book.was_ended(pane_id), None  # again: somebody may have started it meanwhile
             await durably(self.book.wanted, pane_id)  # first: the runtime may start the next attempt at once
             try:
                 answer = await rearm()
@@ -393,9 +402,9 @@ class PaneProcesses:
             raise Owes(f"pane {pane_id!r} is ended, and not forgotten: {owed}")
         await durably(self.book.forget, pane_id)
         await self.launcher.forget(pane_id)
-        for adapter in self.adapters.values():
-            if isinstance(adapter, Forgets):
-                await adapter.forget(pane_id)
+        for keeper in (*self.others, *self.adapters.values()):
+            if isinstance(keeper, Forgets):
+                await keeper.forget(pane_id)
 
     def _owed(self, pane_id: str) -> str | None:
         """What of the pane is not over, by the store; blocks."""

@@ -231,11 +231,12 @@ class PaneBook:
 
         Durable on return.
         """
-        intended = self._intended.get(pane_id)
-        if intended is None or not intended.is_launched_by(harness, session_id, epoch):
-            return False
-        self.put(pane_id, intended.spec)
-        return True
+        with self._lock:  # a hook may be telling of another conversation, which the entry must keep
+            intended = self._intended.get(pane_id)
+            if intended is None or not intended.is_launched_by(harness, session_id, epoch):
+                return False
+            self._keep({**self._specs, pane_id: intended.spec}, _without(self._intended, pane_id))
+            return True
 
     def call_off(self, pane_id: str) -> bool:
         """What was intended is not launched; False if nothing is intended, or it was launched.  Durable on return."""

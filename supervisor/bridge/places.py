@@ -6,7 +6,7 @@ of that process does, as far as it was there when the bridge was opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from pathlib import Path
 
 from attrs import frozen
@@ -23,7 +23,7 @@ class Places:
     """By the book, and by the notes of processes that earlier lives of the bridge have started, by pane."""
 
     book: PaneBook
-    notes: Mapping[str, ProcessNote]
+    notes: MutableMapping[str, ProcessNote]
 
     def folder_of(self, pane_id: str) -> str | None:
         """The folder that the pane works in; None if nobody knows."""
@@ -32,6 +32,10 @@ class Places:
         if spec is not None:
             return spec.cwd
         return None if note is None else note.cwd
+
+    async def forget(self, pane_id: str) -> None:
+        """See `adapters.Forgets`; the book is its keeper's matter."""
+        self.notes.pop(pane_id, None)
 
     def transcripts(self) -> tuple[Path, ...]:
         """Where any pane's Claude Code keeps its transcripts: each pane has an environment of its own."""

@@ -1,8 +1,8 @@
 """The bridge's private files and folders: how each is made, replaced, read and told from one that others can reach.
 
 A file is written beside its place and put there whole, or not at all; a name that ends in `.part` is what a death in
-between left, and is never read.  Whoever writes a file lets nobody else write it at the same time.  A file is read only
-if this user alone can read and write it: what is in it is believed, or is a secret.
+between left, and is never read.  Whoever writes a file lets nobody else write it at the same time, unless it is shared.
+A file is read only if this user alone can read and write it: what is in it is believed, or is a secret.
 
 Standard library only: the channel program reads with it too.
 """
@@ -62,9 +62,12 @@ def sync_folder(folder: Path) -> None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def replace_private(path: Path, content: bytes | str) -> None:
-    """Put a file in the place of what was there, whole or not at all.  Durable on return; raises OSError."""
-    _written_beside(path, content).replace(path)
+def replace_private(path: Path, content: bytes | str, *, shared: bool = False) -> None:
+    """Put a file in the place of what was there, whole or not at all.  Durable on return; raises OSError.
+
+    `shared`: another process may do the same at the same time; then one of the two is there, whole.
+    """
+    _written_beside(path, content, f".{os.getpid()}" if shared else "").replace(path)
     sync_folder(path.parent)
 
 
@@ -84,8 +87,8 @@ def create_private(path: Path, content: bytes | str) -> bool:
     return True
 
 
-def _written_beside(path: Path, content: bytes | str) -> Path:
-    part = path.with_name(f"{path.name}.part")
+def _written_beside(path: Path, content: bytes | str, whose: str = "") -> Path:
+    part = path.with_name(f"{path.name}{whose}.part")
     part.unlink(missing_ok=True)
     with open(os.open(part, _NEW, 0o600), "wb") as file:  # noqa: PTH123 - the descriptor is what makes it private
         file.write(content.encode() if isinstance(content, str) else content)

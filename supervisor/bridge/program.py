@@ -138,7 +138,7 @@ async def open_bridge(
         await _tell_hooks(folder, supervisor, harnesses)
         if dispatcher is not None:
             dispatcher.supervisor = supervisor
-        processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds)
+        processes = PaneProcesses(supervisor, launcher, book, adapters, harnesses.settle_seconds, [places])
         watcher = Watcher(supervisor, launcher, book, processes.start_again, processes.leave)
         launcher.listen(processes.started, watcher.watch, decline=processes.decline)
         left = await _taken_over(store, launcher, processes, watcher)

@@ -164,7 +164,7 @@ class Gate:
         is_nobody = isinstance(decision, BlockGeneric) and decision.reason in _NOBODY
         if isinstance(decision, BlockRestart) or not (unclear or (lost and is_nobody)):
             spooled.clear()
-            del self._taken[pane.pane_id]
+            self._taken.pop(pane.pane_id, None)  # it may have been forgotten meanwhile
         return decision
 
 

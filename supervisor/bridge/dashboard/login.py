@@ -41,5 +41,5 @@ def login_page(folder: Path, link: str) -> str:
     is quicker than the browser would use up the link.  The next link replaces the page.  Raises OSError.
     """
     path = folder.absolute() / "dashboard.html"
-    replace_private(path, _PAGE.format(link=escape(link)))
+    replace_private(path, _PAGE.format(link=escape(link)), shared=True)
     return path.as_uri()

@@ -122,6 +122,15 @@ class TmuxLauncher(HeldLauncher):
         pairs = (line.split(" ", 1) for line in listed.splitlines())
         return {pane_id: target for target, pane_id in pairs if pane_id}
 
+    def forget(self, pane_id: str) -> None:
+        """Take the pane's window away, and with it all that was shown there.  Blocks; raises `TmuxError`.
+
+        Whatever still runs in it is hung up, so end it before.
+        """
+        target = self.panes().get(pane_id)
+        if target is not None:
+            self._run("kill-window", "-t", target)
+
     # -- the steps, blocking --
 
     @contextmanager
