@@ -234,12 +234,10 @@ class Invocation:
     async def set_memo(self, name: str, value: object) -> None:
         """Save a copy of `value` under `name`; durable on return, and kept until the call's outcome is.  None deletes.
 
-        Raises `InvalidIdentifier`, ValueError for what JSON does not have, `CapabilityExpired`.  A name that begins
-        with `step/` is refused: what is recorded there decides whether a step's effect runs.
+        Raises `InvalidIdentifier`, ValueError for what JSON does not have, `CapabilityExpired`.  `step/NAME` is where
+        the step NAME records its value: whoever sets it has the step answer that, and its effect not run.
         """
-        if check_memo_name(name).startswith(STEP):
-            raise InvalidIdentifier("name", name, f"must not begin with {STEP!r}, where steps record their values")
-        await self._write(name, None if value is None else json_text(value))
+        await self._write(check_memo_name(name), None if value is None else json_text(value))
 
     async def _read(self, name: str) -> MemoRecord | None:
         self._require_live()

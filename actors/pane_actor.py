@@ -290,26 +290,27 @@ class PaneActor(Actor):
         blocked_by = None
         if admission is not None and admission.intent_id is not None:
             blocked_by = await self.memory.intent(admission.intent_id)
+        running = await self._tools_running(call, admission)
         return Boundary(
             call=call,
             speaker=await self.memory.speaker(call.incarnation_id),
             admission=admission,
             blocked_by=blocked_by,
-            tools_running=await self._tools_running(call, admission),
-            patient=patient,
+            tools_running=bool(running),
+            patient=patient and not any(map(self.system.in_quarantine, running)),  # that end is a person's matter
             limits=self.system.limits,
             now=self.system.clock.now_ns(),
             mint=self.mint,
         )
 
-    async def _tools_running(self, call: ToolBoundary, admission: AdmissionRecord | None) -> bool:
-        """Whether tools of another batch may still run; asked only where the answer could matter."""
+    async def _tools_running(self, call: ToolBoundary, admission: AdmissionRecord | None) -> list[str]:
+        """The addresses of other batches whose tools may still run; asked only where the answer could matter."""
         head = self.state.head
         if head is None or head.state is not IntentState.DETECTED:
-            return False
+            return []
         if admission is not None and admission.decision is AdmissionDecision.PASS:
-            return False
-        return bool(await self.batches.running(call))
+            return []
+        return await self.batches.running(call)
 
     async def _post_tool_batch(self, envelope: Envelope, message: PostToolBatch) -> None:
         decision = decide_batch_completed(
@@ -416,7 +417,6 @@ class PaneActor(Actor):
             await self.memory.resolved(message.intent_id),
         )
         await self.decide(envelope, decision)
-        self._incarnations.resume_relaunching()
 
     async def _rearm(self, envelope: Envelope, message: RearmIntent) -> None:
         over = await self.memory.resolved(message.intent_id)

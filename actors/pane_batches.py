@@ -18,7 +18,7 @@ from fencepost.actors.tool_plan import judge_repeated, plan
 from fencepost.actors.tool_state import boundary_batch_id
 from fencepost.mailbox.address import Address
 from fencepost.mailbox.envelope import Envelope
-from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined
+from fencepost.mailbox.errors import ActorCrashed, ActorQuarantined, CorruptRecord
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import BatchMode, BatchRecord
 
@@ -114,23 +114,31 @@ class PaneBatches:
     async def _watch(self) -> None:
         pane = self._pane
         for address in await self.running():
-            await self._ended(address)
+            if not await self._ended(address):
+                self._watching = False
+                await pane.system.ask(pane.address, ToolsEnded(held_up=address))
+                return
         self._watching = False
         await pane.system.ask(pane.address, ToolsEnded())
 
-    async def _ended(self, address: str) -> None:
-        """Wait for the end of a batch's tools, over any number of its deaths; say so where somebody must help it."""
+    async def _ended(self, address: str) -> bool:
+        """Wait for the end of a batch's tools, over any number of its deaths; say so where somebody must help it.
+
+        False if its rows cannot be read, which no waiting changes.
+        """
         pane = self._pane
         while True:
             try:
                 await pane.system.ask(address, AwaitTools())
             except ActorCrashed:
                 continue
+            except CorruptRecord:
+                return False
             except ActorQuarantined as quarantined:
                 await pane.system.ask(pane.address, ToolsEnded(held_up=quarantined.address))
                 await pane.system.until_revived(quarantined.address)
             else:
-                return
+                return True
 
     async def _opened(self) -> list[BatchRecord]:
         pane = self._pane
@@ -146,7 +154,7 @@ class PaneBatches:
         self._pane.spawn(self._tell, address, CancelBatch("its incarnation was retired"))
 
     async def _tell(self, address: str, message: Call) -> None:
-        with suppress(ActorCrashed, ActorQuarantined):  # its next activation sees for itself
+        with suppress(ActorCrashed, ActorQuarantined, CorruptRecord):  # its next activation sees for itself
             await self._pane.system.ask(address, message)
 
 

@@ -147,7 +147,7 @@ class PaneIncarnations:
         if self._pane.state.live is not None:
             raise LaunchBlocked(head.intent_id, head.state, "another process was launched meanwhile")
         if not patient:
-            why = "tools of its last process must end first, and they are held up by an address in quarantine"
+            why = "it waits for the end of its last process's tools, which are held up"
             raise LaunchBlocked(head.intent_id, head.state, why)
         await self._begin_unattended(envelope.message.CALL)
 

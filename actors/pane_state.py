@@ -174,7 +174,7 @@ class Ended(Protocol):
 
 
 def stop_failure(latest: Ended | None) -> str | None:
-    """Why a pane's last process could not be stopped, if so; nothing is started until a launch gets through (I-11)."""
+    """Why a pane's last process could not be stopped, if so; nothing starts until asked for again (I-11)."""
     reason = "" if latest is None else latest.retire_reason or ""
     if not reason.startswith(STOP_FAILED):
         return None

@@ -5,7 +5,8 @@ messages.  The order is fixed, each step committed before the next:
 
     retire      fence the live incarnation, with the wish for a successor
     stop        the Launcher says that the process is provably gone; if it cannot, that is written down, the pane is
-                conflicted, and nothing is started until a launch, of the host or at the next opening, gets through
+                conflicted, and nothing is started until something asks for its successor again: a launch, `resolve`,
+                `rearm`, the revival of what held it up, or the pane's next life
     reconcile   if there is a pending intent without a payload; no process is alive to be surprised, and none of its
                 tool batches that run here is open any more
     bind        a fresh incarnation, with a fresh one-use startup delivery id where there is a payload

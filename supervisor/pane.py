@@ -90,8 +90,7 @@ class Pane:
         process is retired changes nothing, and the live incarnation stays live.  What comes up later does not bring it
         back: the Launcher cannot stop the old process, or the pane became conflicted while it was being stopped or
         while the payload was made that the new one needs first.  With a Launcher the runtime then goes on by itself
-        once a person has resolved that, save where it could not stop the old process: that takes another launch, or
-        the next opening.
+        once a person has resolved that.
         """
         check_id("harness", harness)
         if session_id is not None:

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from fencepost.mailbox.errors import InvalidIdentifier
+from fencepost.mailbox.errors import InvalidIdentifier, MailboxClosed
 from fencepost.mailbox.line import MutationLine
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
@@ -85,5 +85,5 @@ def _texts(values: Iterable[object]) -> list[str]:
 
 def _wake(registry: Registry, addresses: Iterable[str]) -> None:
     for address in addresses:
-        with suppress(InvalidIdentifier):  # damage to the name itself: no call can name it either
+        with suppress(InvalidIdentifier, MailboxClosed):  # damage to the name itself: no call can name it either
             registry.wake(address)

@@ -101,6 +101,8 @@ class PaneProcesses:
     """The launch that each pane was last asked for, until it is over."""
     _ends: Counter[str] = field(factory=Counter[str], init=False)
     """How many ends of a pane wait for what is done in it: it is not to begin anything any more."""
+    _ended: Counter[str] = field(factory=Counter[str], init=False)
+    """How many ends of a pane have begun."""
     _carrying: trio.Event = field(factory=trio.Event, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _learning: defaultdict[str, trio.Lock] = field(factory=lambda: defaultdict(trio.Lock), init=False)
@@ -122,7 +124,7 @@ class PaneProcesses:
         the pane may have no process.
         """
         self._check(spec)
-        version = await _version(spec)  # what cannot even tell its version changes nothing
+        version = await self._version_by_hand(pane_id, spec)  # what cannot even tell it changes nothing
         self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
             await self._after_the_last(pane_id)
@@ -163,7 +165,7 @@ class PaneProcesses:
     async def again(self, pane_id: str, prompt: str | None = None, *, replace: bool = False) -> Launch:
         """Start again what ran in the pane, in the conversation it had.  Raises as `run`, LookupError for nothing."""
         check_prompt(prompt)
-        version = await _version(self._known(pane_id))  # as in `run`
+        version = await self._version_by_hand(pane_id, self._known(pane_id))
         self._take_precedence(pane_id, replace=replace)
         async with self._lock(pane_id):
             await self._after_the_last(pane_id)
@@ -179,6 +181,14 @@ class PaneProcesses:
                 await durably(self.book.take_back_prompt, pane_id, prompt, old.prompt)
                 await self._not_started(pane_id)
                 raise
+
+    async def _version_by_hand(self, pane_id: str, spec: PaneSpec) -> str:
+        """What the program of a start by hand says; it may take its time, and the pane may be ended meanwhile."""
+        begun = self._ended[pane_id]
+        version = await _version(spec)
+        if self._ended[pane_id] != begun:
+            raise _called_off(pane_id)
+        return version
 
     def _known(self, pane_id: str) -> PaneSpec:
         spec = self.book.get(pane_id)
@@ -278,6 +288,7 @@ class PaneProcesses:
     @asynccontextmanager
     async def _alone_for_an_end(self, pane_id: str) -> AsyncGenerator[None]:
         """The pane's turn, before which nothing begins that was wanted earlier and nothing waits for its files."""
+        self._ended[pane_id] += 1
         self._ends[pane_id] += 1
         try:
             if (launching := self._launches.get(pane_id)) is not None:

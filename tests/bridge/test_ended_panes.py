@@ -17,13 +17,14 @@ from bridge.claude_program import install
 from bridge.program_world import Life, Run, World, moved, world
 
 from fencepost.supervisor import Applied, IntentState, Launch, Reason, Refused
+from fencepost.supervisor.bridge import pane_processes
 from fencepost.supervisor.bridge.handlers import Bridge
 from fencepost.supervisor.bridge.launchers import LaunchError
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.operator_api import ACTIONS
 from fencepost.supervisor.bridge.pane_processes import PaneProcesses
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart
-from fencepost.supervisor.bridge.seats import Seats
+from fencepost.supervisor.bridge.seats import NotThere, Seats
 
 
 @pytest.fixture
@@ -188,7 +189,17 @@ class Starts:
             await self.says.send(f"epoch {launch.epoch}")
 
 
-async def test_a_stop_ends_the_wait_of_all_who_were_to_start_something(place: World):
+@pytest.fixture
+def at_once(monkeypatch):
+    """A start by hand is in its pane's queue as soon as it is asked for: the program's version is known."""
+
+    async def known(_spec: PaneSpec) -> str:
+        return "9.9.9"
+
+    monkeypatch.setattr(pane_processes, "_version", known)
+
+
+async def test_a_stop_ends_the_wait_of_all_who_were_to_start_something(place: World, at_once):
     reconcile, word = reconciles_at_a_word(place)
     async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
         old, starts = await owed(life, place), Starts(life, nursery)
@@ -203,7 +214,7 @@ async def test_a_stop_ends_the_wait_of_all_who_were_to_start_something(place: Wo
         await is_started_by_hand(life, place, old)
 
 
-async def test_a_start_after_such_a_stop_is_not_taken_for_the_one_that_was_called_off(place: World):
+async def test_a_start_after_such_a_stop_is_not_taken_for_the_one_that_was_called_off(place: World, at_once):
     reconcile, word = reconciles_at_a_word(place)
     async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
         starts = Starts(life, nursery)
@@ -218,6 +229,27 @@ async def test_a_start_after_such_a_stop_is_not_taken_for_the_one_that_was_calle
         assert await run.batch("c1") == [None]
         assert ((await starts.all(3))[-1], len(place.driver.runs)) == ("epoch 3", 2)
         await life.processes.end("left")
+
+
+async def test_a_stop_reaches_a_start_whose_program_has_not_told_its_version_yet(place: World, monkeypatch):
+    asked, answers = trio.Event(), trio.Event()
+
+    async def slow(_spec: PaneSpec) -> str:
+        asked.set()
+        await answers.wait()
+        return "9.9.9"
+
+    monkeypatch.setattr(pane_processes, "_version", slow)
+    async with place.bridge() as life, trio.open_nursery() as nursery:
+
+        async def run() -> None:
+            with pytest.raises(LaunchError, match="it is not started"):
+                await life.processes.run("left", place.spec(prompt="go"))
+
+        nursery.start_soon(run)
+        await asked.wait()
+        assert not await life.processes.end("left")
+        answers.set()
 
 
 async def test_a_start_by_hand_takes_precedence_over_one_of_the_watcher_that_waits(place: World, monkeypatch):
@@ -332,3 +364,102 @@ async def test_a_start_that_failed_leaves_its_pane_empty_unless_another_process_
     there.started("left", "incarnation-1")
     await there._not_started("left")
     assert book.wants("left") == is_wanted
+
+
+# -- panes of which nothing is known -----------------------------------------------------------------------------------
+
+
+async def test_a_first_start_that_is_called_off_uses_up_one_attempt_and_not_all(place: World):
+    reconcile, word = reconciles_at_a_word(place)
+    async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
+        await life.pane.detect(moved())
+
+        async def run() -> None:
+            with pytest.raises(LaunchError):
+                await life.processes.run("left", place.spec(prompt="go"))
+
+        nursery.start_soon(run)
+        await life.kind("intent.reconciling")
+        await trio.testing.wait_all_tasks_blocked()
+        await life.processes.end("left")
+        word.touch()
+        await life.until(lambda event: event.kind == "incarnation.retired" and event.data["epoch"] == 1)
+        await trio.testing.wait_all_tasks_blocked()
+        (intent,) = await life.pane.intents()
+        assert (intent.exhausted_at, intent.startup_attempts) == (None, 1)
+        await life.processes.run("left", place.spec(prompt="go"))
+        assert "the files moved" in (await place.next_run()).about["said"]
+        await life.processes.end("left")
+
+
+async def test_an_agent_whose_book_was_lost_is_not_replaced_by_nothing_until_its_attempts_are_gone(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+    (place.folder / "panes.json").unlink()
+    async with place.bridge() as life:
+        await life.pane.detect(moved())
+        run.tell(batch=["b1"])
+        await life.until(lambda event: event.kind == "incarnation.retired" and event.data["epoch"] == 2)
+        await trio.testing.wait_all_tasks_blocked()
+        (intent,) = await life.pane.intents()
+        assert (intent.exhausted_at, intent.startup_attempts) == (None, 1)
+        await life.processes.end("left")
+
+
+# -- what a start by hand must not cost --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_start_by_hand_that_cannot_be_leaves_the_restart_that_is_owed(again: bool, place: World):
+    reconcile, word = reconciles_at_a_word(place)
+    async with place.bridge(reconcile=reconcile) as life:
+        await life.processes.run("left", place.spec(prompt="go"))
+        run = await place.next_run()
+        assert await run.batch("a1") == [None]
+        await life.pane.detect(moved())
+        run.tell(exit=0)
+        await life.kind("intent.reconciling")
+        await trio.testing.wait_all_tasks_blocked()
+        if again:
+            place.program.rename(place.program.with_name("away"))
+            with pytest.raises(LaunchError):
+                await life.processes.again("left")
+            place.program.with_name("away").rename(place.program)
+        else:
+            mistyped = evolve(place.spec(prompt="x"), argv=(f"{place.program}-mistyped",))
+            with pytest.raises(LaunchError):
+                await life.processes.run("left", mistyped)
+        assert life.processes.book.wants("left")
+        word.touch()
+        assert "the files moved" in (await place.next_run()).about["said"]
+        await life.processes.end("left")
+
+
+async def test_a_rearm_does_not_wait_for_a_start_that_waits_for_its_files(place: World):
+    reconcile, word = reconciles_at_a_word(place)
+    async with place.bridge(reconcile=reconcile) as life, trio.open_nursery() as nursery:
+        await life.pane.detect(moved())
+        nursery.start_soon(life.processes.run, "left", place.spec(prompt="go"))
+        await life.kind("intent.reconciling")
+        await trio.testing.wait_all_tasks_blocked()
+        (intent,) = await life.pane.intents()
+        with trio.fail_after(20):
+            answer = await life.processes.rearmed("left", lambda: life.pane.rearm(intent.intent_id))
+        assert (type(answer), answer.reason) == (Refused, Reason.NOT_EXHAUSTED)
+        word.touch()
+        await place.next_run()
+        await life.processes.end("left")
+
+
+async def test_a_process_that_is_gone_before_it_is_a_member_is_a_failed_start(place: World, monkeypatch):
+    def gone(_seats: Seats, _pane_id: str, _pid: int) -> None:
+        raise NotThere("no such process")
+
+    async with place.bridge() as life:
+        with monkeypatch.context() as patch:
+            patch.setattr(Seats, "occupy", gone)
+            with pytest.raises(LaunchError, match="cannot be made its member: no such process"):
+                await life.processes.run("left", place.spec(prompt="go"))
+        await life.processes.end("left")

@@ -5,15 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import trio
 from bridge.program_world import Life, World, moved, world
 from trio import sleep_forever
 
+from fencepost.supervisor import Allow, IntentView, ToolBoundary
 from fencepost.supervisor.bridge import pane_processes, wire
+from fencepost.supervisor.bridge.adapters.gate import Gate
 from fencepost.supervisor.bridge.auth import Identity
 from fencepost.supervisor.bridge.handlers import Answered, Call, NotFound
 from fencepost.supervisor.bridge.launching import output_path
 from fencepost.supervisor.bridge.pane_processes import Owes
-from fencepost.supervisor.bridge.panes import PaneBook
+from fencepost.supervisor.bridge.panes import PaneBook, Terminal
 from fencepost.supervisor.bridge.process_api import end_process, look_at_process
 
 SECRET = "a-key-in-the-environment"
@@ -103,3 +106,39 @@ async def test_only_who_asks_for_it_has_a_pane_forgotten(place: World):
             await end_process(call(life, b"forget=yes"))
         assert told(await end_process(call(life, b"")))[1]["forgotten"] is False
         assert life.processes.book.was_ended("left")
+
+
+async def test_what_a_terminal_showed_is_forgotten_and_so_is_the_folder(place: World):
+    async with place.bridge() as life:
+        await life.processes.run("left", place.spec(prompt="go", terminal=Terminal.TMUX))
+        await place.next_run()
+        assert await life.processes.launcher.attach_to("left") is not None
+    async with place.bridge() as life:
+        (places,) = life.processes.others
+        assert await life.processes.end("left", forget=True)
+        assert await life.processes.launcher.attach_to("left") is None
+        assert (places.notes, places.folder_of("left")) == ({}, None)
+
+
+async def test_a_pane_may_be_forgotten_while_a_call_of_it_is_decided(tmp_path):
+    gate, asked, go_on = Gate(tmp_path / "spool"), trio.Event(), trio.Event()
+
+    class Asked:
+        pane_id = "left"
+
+        async def unresolved_intents(self) -> list[IntentView]:
+            return []
+
+        async def pre_tool_use(self, _boundary: ToolBoundary, wait_seconds: float) -> Allow:
+            asked.set()
+            await go_on.wait()
+            return Allow()
+
+    async def ask() -> None:
+        assert await gate.pre_tool_use(Asked(), ToolBoundary("one", None, "batch"), 0) == Allow()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await asked.wait()
+        gate._taken.pop("left", None)  # what `forget` does first; then it waits for the spool
+        go_on.set()

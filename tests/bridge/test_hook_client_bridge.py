@@ -391,3 +391,27 @@ print(*sorted(set(sys.modules) - before))
 """
     run = subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, capture_output=True, text=True)
     assert set(run.stdout.split()) <= {"hook", "__future__"}
+
+
+def test_whoever_speaks_first_speaks_though_the_other_says_in_between_that_nothing_passes(monkeypatch):
+    class Racing(hook.Voice):
+        """Its `passing` is there when it is looked at, and gone when it is looked at again."""
+
+        looks = 0
+
+        @property
+        def passing(self):
+            self.looks += 1
+            return (-1, 0) if self.looks == 1 else None
+
+        @passing.setter
+        def passing(self, _value):
+            self.looks = 0
+
+    said = list[bytes]()
+    monkeypatch.setattr(hook.os, "write", lambda _fd, data: said.append(bytes(data)) or len(data))
+    monkeypatch.setattr(hook, "complain", lambda _error: None)
+    voice = Racing(deadline=0.0)
+    assert voice.say(hook.FIXED_DENIAL, takes_back=True)
+    assert said == [hook.FIXED_DENIAL]
+    assert voice._written.acquire(blocking=False)

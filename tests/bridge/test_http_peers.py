@@ -337,3 +337,10 @@ def test_a_file_is_replaced_whole(tmp_path):
         replace_private(path, json.dumps(number))
         assert json.loads(path.read_text()) == number
     assert [one.name for one in tmp_path.iterdir()] == ["file.json"]
+
+
+def test_a_shared_file_is_written_beside_another_process_that_writes_it(tmp_path):
+    (tmp_path / f"page.html.{os.getpid() + 1}.part").write_text("half of")
+    replace_private(tmp_path / "page.html", "whole", shared=True)
+    assert (tmp_path / "page.html").read_text() == "whole"
+    assert (tmp_path / f"page.html.{os.getpid() + 1}.part").read_text() == "half of"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from functools import partial
 
 import pytest
 import trio
@@ -11,7 +13,7 @@ from attrs import evolve
 from launch_world import new_launch, view_of
 
 from fencepost.supervisor.bridge.launching import PaneLauncher
-from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Terminal
+from fencepost.supervisor.bridge.panes import Intended, PaneBook, PaneSpec, Terminal
 from fencepost.supervisor.bridge.private_files import replace_private
 from fencepost.supervisor.bridge.seats import Seats
 
@@ -179,3 +181,22 @@ async def test_nothing_is_stopped_and_so_nothing_is_launched_before_the_book_is_
         assert stopped == []
         await launcher.settle({"left": ("claude-code", "s-new", 4)})
     assert (stopped, launcher.epoch("left"), launcher.epoch("right")) == ([NEW], 4, 0)
+
+
+def test_a_conversation_that_is_learnt_while_a_launch_is_written_down_is_kept(monkeypatch):
+    book = PaneBook()
+    spec = PaneSpec(argv=("claude",), cwd="/", environment={}, harness="claude-code", session_id="first")
+    book.put("left", spec)
+    book.intend("left", spec, 1)
+    learning = threading.Thread(target=partial(book.learn_session, "left", "second", instead_of="first"))
+    judged = Intended.is_launched_by
+
+    def in_between(*what: object) -> bool:
+        learning.start()
+        learning.join(0.2)  # not done, if the book keeps the two apart
+        return judged(*what)
+
+    monkeypatch.setattr(Intended, "is_launched_by", in_between)
+    assert book.launched("left", "claude-code", "first", 2)
+    learning.join()
+    assert book.get("left").session_id == "second"

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 import trio
+import trio.testing
 from bridges import Harness, Processes, Workspace, moved
 
 from fencepost.supervisor import (
@@ -159,3 +160,29 @@ async def test_damage_to_a_name_wakes_nobody_and_keeps_nobody_from_opening(path)
         assert await supervisor.pane("moving too").sync_status() is SyncStatus.PENDING
         (running,) = (await supervisor.pane("working too").snapshot()).running_tools
         assert running.tool_call_id == "call-1"
+
+
+@pytest.mark.parametrize("address", ["session:x", "nonsense", "batch:half"])
+async def test_a_batch_whose_address_is_damaged_keeps_nobody_from_opening(path, address):
+    url = f"sqlite:///{path}"
+    async with open_supervisor(url, tools=[Tool("slow", never_done)], options=Options(close_seconds=0.1)) as supervisor:
+        incarnation_id = (await supervisor.pane("left").launch("claude-code")).incarnation_id
+        await supervisor.pane("left").start_batch("op", TURN, "entry", [PlannedCall("one", "slow", {})])
+    assert incarnation_id
+    damage(path, f"UPDATE batches SET address = '{address}'")
+    async with open_supervisor(url, tools=[Tool("slow", never_done)]) as supervisor:
+        assert await supervisor.pane("right").sync_status() is SyncStatus.IN_SYNC
+
+
+async def test_a_pane_outlives_the_damage_of_its_batch(path):
+    url = f"sqlite:///{path}"
+    async with open_supervisor(url, tools=[Tool("slow", never_done)], options=Options(close_seconds=0.1)) as supervisor:
+        incarnation_id = (await supervisor.pane("left").launch("claude-code")).incarnation_id
+        await supervisor.pane("left").start_batch("op", TURN, "entry", [PlannedCall("one", "slow", {})])
+    damage(path, "UPDATE calls SET status = 'nonsense'")
+    async with open_supervisor(url, tools=[Tool("slow", never_done)]) as supervisor:
+        await supervisor.pane("left").retire(incarnation_id, "the test")  # which cancels its batch
+        await trio.testing.wait_all_tasks_blocked()
+        assert await supervisor.pane("left").sync_status() is SyncStatus.IN_SYNC
+        crashed = [event async for event in supervisor.events(follow=False) if event.kind == "actor.crashed"]
+        assert [event.address for event in crashed if event.address == "pane:left"] == []

@@ -356,7 +356,7 @@ async def test_who_waits_for_tools_is_told_when_their_batch_is_quarantined(url):
         await supervisor.kill(batch.address)
         blocked = await launch.result()
         assert isinstance(blocked, LaunchBlocked)
-        assert "held up by an address in quarantine" in str(blocked)
+        assert "it waits for the end of its last process's tools, which are held up" in str(blocked)
         files.may_end.set()
         await supervisor.revive(batch.address)
         with trio.fail_after(5):
@@ -379,4 +379,19 @@ async def test_a_relaunch_that_a_quarantined_batch_held_up_goes_on_by_itself_whe
         await supervisor.revive(batch.address)
         with trio.fail_after(5):
             assert (await processes.launched(2)).startup.payload == payload_of("B")
+    assert await check(url) == []
+
+
+async def test_every_call_behind_a_quarantined_batch_is_blocked_at_once_and_not_only_the_first(url):
+    files = Files()
+    files.may_end.set()
+    async with opened(url, files, options=FRAGILE) as supervisor:
+        pane = supervisor.pane("pane")
+        harness, batch = await at_work(pane, files)
+        await supervisor.kill(batch.address)
+        for number in (2, 3, 4):
+            with trio.fail_after(5):
+                decision = await harness.call(number, f"batch-{number}", wait=600)
+            assert isinstance(decision, BlockGeneric)
+        await supervisor.revive(batch.address)
     assert await check(url) == []
