@@ -46,7 +46,7 @@ from fencepost.mailbox.records import (
 from fencepost.mailbox.stores.sql import KEPT_BY_KEY, select_sql, table_sql
 from fencepost.mailbox.stores.sqlite import SqliteStore
 from fencepost.mailbox.stores.sqlite_file import schema_text
-from fencepost.mailbox.stores.store import open_reader
+from fencepost.mailbox.stores.store import RAW_TABLES, open_reader
 
 # ---------------------------------------------------------------------------------------------------------- the schema
 
@@ -423,11 +423,23 @@ async def test_another_programs_database_is_left_alone(sqlite_path, sqlite_url):
     assert sqlite_path.read_bytes() == before
 
 
-async def test_a_store_with_other_columns_is_corrupt(sqlite_path, sqlite_url):
-    await full_store(sqlite_url)
+@pytest.mark.parametrize("table", RAW_TABLES)
+async def test_a_store_without_one_of_its_tables_is_corrupt(sqlite_path, sqlite_url, table):
+    async with open_line(sqlite_url):
+        pass
     with closing(sqlite3.connect(sqlite_path)) as connection:
-        connection.execute("ALTER TABLE admissions DROP COLUMN at")
-    await refused(sqlite_url, CorruptRecord, "admissions: has columns")
+        connection.execute(f"DROP TABLE {table}")
+    await refused(sqlite_url, CorruptRecord, f"{table}: is not there")
+
+
+@pytest.mark.parametrize("table", RAW_TABLES)
+async def test_a_store_with_other_columns_is_corrupt(sqlite_path, sqlite_url, table):
+    async with open_line(sqlite_url):
+        pass
+    with closing(sqlite3.connect(sqlite_path)) as connection:
+        column = connection.execute(f"PRAGMA table_info({table})").fetchone()[1]
+        connection.execute(f'ALTER TABLE {table} RENAME COLUMN {column} TO "{column}\nx"')
+    await refused(sqlite_url, CorruptRecord, rf"{table}: has columns .*'{column}\\nx'.*, not .*\b{column}\b")
 
 
 async def test_an_empty_file_becomes_a_store(sqlite_path, sqlite_url):

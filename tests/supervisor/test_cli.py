@@ -90,6 +90,26 @@ def test_check_for_machines(url: str, bad_url: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        ("DROP TABLE dead_letters", "dead_letters: is not there"),
+        (
+            "ALTER TABLE events RENAME COLUMN kind TO kindx",
+            "events: has columns 'address', 'at', 'data', 'kindx', 'seq'",
+        ),
+    ],
+)
+def test_a_store_of_another_shape_is_nothing_that_can_be_checked(url: str, tmp_path: Path, harm: str, why: str) -> None:
+    path = tmp_path / "shaped.db"
+    shutil.copy(url.removeprefix("sqlite:///"), path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(harm)
+    result = run("check", f"sqlite:///{path}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"Error: {path}: {why}")
+
+
 # -- looking ------------------------------------------------------------------------------------------------------
 
 
