@@ -71,6 +71,7 @@ async def test_a_damaged_event_is_told_and_hides_no_newer_one(tmp_path):
     with open_reader(f"sqlite:///{path}") as reader:
         found = events_of(reader, "p")
     assert [event.seq for event in found.rows] == [5, 4, 3, 1]
+    assert found.damage is not None
     assert "events(6,): data is not JSON" in found.damage
 
 
