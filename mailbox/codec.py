@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast, get_args, get_type_hints
 import orjson
 from attrs import AttrsInstance, fields, frozen
 
-from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.errors import CorruptEvent, CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event, NewDeadLetter, NewEvent
 from fencepost.mailbox.records import Record
 from fencepost.mailbox.storable import INTEGER_MAX, INTEGER_MIN, Unstorable, require_storable
@@ -204,14 +204,16 @@ def _data_text(data: Mapping[str, object]) -> str:
 
 
 def decode_event(row: Sequence[object], where: str) -> Event:
-    """Return the event in `row`, in the order of `EVENT_COLUMNS`; `CorruptRecord` if it cannot be one."""
+    """Return the event in `row`, in the order of `EVENT_COLUMNS`; `CorruptEvent` if it cannot be one."""
     seq, at, kind, address, text = row
+    if bytes in map(type, row):
+        raise CorruptEvent(where, cast("int", seq), "holds text that is not UTF-8")
     try:
         data: object = json_value(cast("str", text))
     except (ValueError, RecursionError) as error:
-        raise CorruptRecord(f"{where}: events({seq!r},)", f"data is not JSON: {error}") from error
+        raise CorruptEvent(where, cast("int", seq), f"data is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise CorruptRecord(f"{where}: events({seq!r},)", "data is not a JSON object")
+        raise CorruptEvent(where, cast("int", seq), "data is not a JSON object")
     return Event(
         seq=cast("int", seq), at=cast("int", at), kind=cast("str", kind), address=cast("str", address), data=data
     )

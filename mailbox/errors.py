@@ -31,6 +31,7 @@ __all__ = [
     "ActorCrashed",
     "ActorQuarantined",
     "CapabilityExpired",
+    "CorruptEvent",
     "CorruptRecord",
     "DuplicateStep",
     "Fenced",
@@ -237,10 +238,20 @@ class SchemaTooNew(StoreFault):
 class CorruptRecord(StoreFault):
     """Stored data that this protocol cannot have written; reported where it is used and never repaired in passing.
 
-    Attributes: `where` (str: file, table and key), `line` (int, or None where the store has no lines).
+    Attributes: `where` (str: file, table and key), `line` (int, or None where the store has no lines), `event_seq`
+    (int: the number of the event that cannot be read, so that a follower can go on after it; None for anything else).
     """
 
-    def __init__(self, where: str, why: str, line: int | None = None) -> None:
+    def __init__(self, where: str, why: str, line: int | None = None, event_seq: int | None = None) -> None:
         super().__init__(f"{where}{'' if line is None else f', line {line}'}: {why}")
         self.where = where
         self.line = line
+        self.event_seq = event_seq
+
+
+class CorruptEvent(CorruptRecord):
+    """A stored event that cannot be read; its `seq` is the `event_seq`."""
+
+    def __init__(self, where: str, seq: int, why: str) -> None:
+        super().__init__(f"{where}: events({seq},)", why, event_seq=seq)
+        self.seq = seq

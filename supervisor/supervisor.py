@@ -61,7 +61,8 @@ class Supervisor:
         """Every durable event with `seq` above `after`, oldest first, then live ones without a gap (G-6).
 
         `follow=False` ends after the last stored one.  Nobody ever waits for a follower.  Raises `MailboxClosed`
-        when the runtime closes, `StoreFault` after a live `runtime.faulted` event when the store fails.
+        when the runtime closes, `StoreFault` after a live `runtime.faulted` event when the store fails,
+        and `CorruptRecord` at an event that cannot be read: follow on after its `event_seq`.
         """
         return self._runtime.events(count("after", after), follow=follow)
 

@@ -6,13 +6,14 @@ What is not a store of ours is found out on a read-only connection and stays unt
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from fencepost.mailbox.codec import codec_of
+from fencepost.mailbox.codec import DEAD_LETTER_COLUMNS, EVENT_COLUMNS, codec_of
 from fencepost.mailbox.errors import CorruptRecord, SchemaTooNew, StoreFault
 from fencepost.mailbox.records import RECORD_TYPES
 from fencepost.mailbox.stores.store import SCHEMA_VERSION
@@ -30,6 +31,13 @@ __all__ = [
 APPLICATION_ID: Final = 0x46_4E_43_50  # "FNCP": tells our files from another program's
 BUSY_SECONDS: Final = 5.0
 """How long another program's lock (somebody's sqlite3 shell, say) is waited for before it counts as a fault."""
+_COLUMNS: Final[Mapping[str, frozenset[str]]] = {
+    **{kind.TABLE: frozenset(codec_of(kind).columns) for kind in RECORD_TYPES},
+    "events": frozenset(EVENT_COLUMNS),
+    "dead_letters": frozenset(DEAD_LETTER_COLUMNS),
+    "trimmed": frozenset({"only", "last_event_seq"}),
+}
+"""What every table of a store has; whoever opens one, to write or to read, may rely on it."""
 
 
 def schema_text() -> str:
@@ -94,11 +102,13 @@ def require_ours(connection: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION_ID and (tables or version or application):
         raise CorruptRecord(str(path), "is a SQLite database of another program")
     if version:
-        for record_type in RECORD_TYPES:
-            columns = {row[1] for row in connection.execute(f"PRAGMA table_info({record_type.TABLE})")}
-            if columns != set(codec_of(record_type).columns):
-                found = ", ".join(sorted(columns)) or "none"
-                raise CorruptRecord(f"{path}: {record_type.TABLE}", f"has columns {found}")
+        for table, columns in _COLUMNS.items():
+            found = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
+            if not found:
+                raise CorruptRecord(f"{path}: {table}", "is not there")
+            if found != columns:
+                told = ", ".join(map(ascii, sorted(found)))
+                raise CorruptRecord(f"{path}: {table}", f"has columns {told}, not {', '.join(sorted(columns))}")
 
 
 def _require_whole(connection: sqlite3.Connection, path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from fencepost.mailbox.codec import DEAD_LETTER_COLUMNS, EVENT_COLUMNS, codec_of, decode_dead_letter, decode_event
-from fencepost.mailbox.errors import CorruptRecord
+from fencepost.mailbox.errors import CorruptEvent, CorruptRecord
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
@@ -57,20 +57,32 @@ def select_field(cursor: sqlite3.Cursor, query: Query[Any], name: str) -> list[o
     return [value for (value,) in _rows(cursor, *field_sql(query, name))]
 
 
-def _numbered(cursor: sqlite3.Cursor, sql: str, after: int, limit: int | None, where: str) -> list[tuple[Any, ...]]:
-    """Return rows of a table with a seq and no blobs."""
-    rows = _rows(cursor, sql, (after, -1 if limit is None else limit))
-    for row in rows:
-        if any(type(value) is bytes for value in row):
-            raise CorruptRecord(f"{where}: seq {row[0]}", "holds text that is not UTF-8")
-    return rows
+def _numbered(cursor: sqlite3.Cursor, sql: str, after: int, limit: int | None) -> list[tuple[Any, ...]]:
+    """Return rows of a table with a seq."""
+    return _rows(cursor, sql, (after, -1 if limit is None else limit))
 
 
 def select_events(cursor: sqlite3.Cursor, after: int, limit: int | None, where: str) -> list[Event]:
-    """Return the stored events with a seq over `after`, oldest first.  Raises `CorruptRecord`."""
-    return [decode_event(row, where) for row in _numbered(cursor, _EVENTS_SQL, after, limit, f"{where}: events")]
+    """Return the stored events with a seq over `after`, oldest first, up to one that cannot be read.
+
+    Raises `CorruptEvent` if that is the first; so who reads on from what came gets all there is before it, and who
+    reads on from its number what is behind.
+    """
+    events: list[Event] = []
+    for row in _numbered(cursor, _EVENTS_SQL, after, limit):
+        try:
+            events.append(decode_event(row, where))
+        except CorruptEvent:
+            if not events:
+                raise
+            break
+    return events
 
 
 def select_dead_letters(cursor: sqlite3.Cursor, after: int, limit: int | None, where: str) -> list[DeadLetter]:
     """Return the dead letters with a seq over `after`, oldest first.  Raises `CorruptRecord`."""
-    return [decode_dead_letter(row) for row in _numbered(cursor, _LETTERS_SQL, after, limit, f"{where}: dead_letters")]
+    rows = _numbered(cursor, _LETTERS_SQL, after, limit)
+    for row in rows:
+        if any(type(value) is bytes for value in row):
+            raise CorruptRecord(f"{where}: dead_letters: seq {row[0]}", "holds text that is not UTF-8")
+    return [decode_dead_letter(row) for row in rows]

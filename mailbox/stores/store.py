@@ -19,7 +19,7 @@ from typing import Final, Protocol, Self, TypeAlias, TypeVar
 
 from attrs import frozen
 
-from fencepost.mailbox.errors import FencepostError, InvalidStoreUrl
+from fencepost.mailbox.errors import CorruptEvent, FencepostError, InvalidStoreUrl
 from fencepost.mailbox.mutation import DeadLetter, Event, Mutation
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import RECORD_TYPES, Record
@@ -40,11 +40,13 @@ __all__ = [
     "StoreReader",
     "open_reader",
     "open_store",
+    "past_damage",
     "require_raw_table",
     "trim_to",
 ]
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 1
 RAW_TABLES: Final = (*(kind.TABLE for kind in RECORD_TYPES), "events", "dead_letters", "trimmed")
@@ -72,7 +74,10 @@ class LoadFields:
 
 @frozen
 class LoadEvents:
-    """Answer the stored events with a seq over `after`, oldest first, at most `limit`."""
+    """Answer the stored events with a seq over `after`, oldest first, at most `limit`, up to one that is damaged.
+
+    If that is the first, the answer is `CorruptEvent`.
+    """
 
     after: int
     limit: int | None
@@ -163,7 +168,10 @@ class StoreReader(Protocol):
         ...
 
     def events(self, after: int = 0, limit: int | None = None) -> list[Event]:
-        """Return the stored events with a seq over `after`, oldest first."""
+        """Return the stored events with a seq over `after`, oldest first, up to one that cannot be read.
+
+        Raises `CorruptEvent` if that is the first; see `past_damage`.
+        """
         ...
 
     def dead_letters(self, after: int = 0, limit: int | None = None) -> list[DeadLetter]:
@@ -207,6 +215,22 @@ def require_raw_table(table: str) -> None:
     """Raise ValueError unless `StoreReader.raw` can read `table`."""
     if table not in RAW_TABLES:
         raise ValueError(f"{table!r} is none of the tables {', '.join(RAW_TABLES)}")
+
+
+def past_damage(
+    read: Callable[[int, int | None], list[T]], skip: Callable[[CorruptEvent], None]
+) -> Callable[[int, int | None], list[T]]:
+    """Return a `read` of events that tells `skip` of one that cannot be read, and answers what is behind it."""
+
+    def read_on(after: int, limit: int | None) -> list[T]:
+        while True:
+            try:
+                return read(after, limit)
+            except CorruptEvent as damaged:
+                skip(damaged)
+                after = damaged.seq
+
+    return read_on
 
 
 def trim_to(last_seq: int, trimmed_seq: int, events_kept_max: int) -> int | None:

@@ -30,15 +30,19 @@ from attrs import define, field
 from fencepost.supervisor import (
     ActorCrashed,
     Applied,
+    CorruptRecord,
     DeliveryMode,
+    Event,
     FencepostError,
     IntentState,
     LaunchBlocked,
+    MailboxClosed,
     StoreFault,
     Supervisor,
 )
+from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.bridge.panes import PaneBook, Restart
-from fencepost.supervisor.bridge.telemetry.following import near_the_end
+from fencepost.supervisor.bridge.telemetry.following import near_the_end, tell_events
 
 __all__ = ["Launching", "Watcher"]
 
@@ -111,13 +115,18 @@ class Watcher:
         left is a process whose every call is refused, in a pane that looks as if somebody worked there.
         """
         async with trio.open_nursery() as nursery:
+
+            def tell(event: Event) -> None:
+                pane_id, incarnation_id = event.data.get("pane_id"), event.data.get("incarnation_id")
+                if event.kind == "incarnation.retired" and incarnation_id in self._watched:
+                    nursery.start_soon(self.launcher.end, str(pane_id), str(incarnation_id))
+
             try:
-                async for event in self.supervisor.events(await near_the_end(self.supervisor)):
-                    pane_id, incarnation_id = event.data.get("pane_id"), event.data.get("incarnation_id")
-                    if event.kind == "incarnation.retired" and incarnation_id in self._watched:
-                        nursery.start_soon(self.launcher.end, str(pane_id), str(incarnation_id))
-            except FencepostError as error:  # the runtime closes, or its store failed; who asks next hears of it
-                log.info("retired incarnations are not followed any more: %s", ascii(str(error)))
+                await tell_events(self.supervisor, await near_the_end(self.supervisor), tell, _unread)
+            except MailboxClosed as closed:
+                log.info("retired incarnations are not followed any more: %s", ascii(str(closed)))
+            except FencepostError as error:  # its store failed; who asks next hears of it and ends the bridge
+                log.error("retired incarnations are not followed any more: %s", error_told(error))  # noqa: TRY400
 
     async def _watch(self, pane_id: str, incarnation_id: str) -> None:
         begun = trio.current_time()
@@ -207,6 +216,10 @@ class Watcher:
         pause = self._pauses.get(pane_id, 0.0)
         self._pauses[pane_id] = min(max(2 * pause, _PAUSE_SECONDS), _PAUSE_SECONDS_MAX)
         return pause
+
+
+def _unread(seq: int, _damaged: CorruptRecord) -> None:
+    log.error("event %d cannot be read; if it retired an incarnation, its process is not ended for that", seq)
 
 
 async def _asked(ask: Callable[[], Awaitable[T]]) -> T:

@@ -10,9 +10,10 @@ from typing import Final
 
 import click
 
+from fencepost.mailbox.errors import CorruptEvent
 from fencepost.mailbox.mutation import Event
-from fencepost.mailbox.stores.store import StoreReader, open_reader
-from fencepost.supervisor.cli.output import JSON, moment, say, say_json, shown
+from fencepost.mailbox.stores.store import StoreReader, open_reader, past_damage
+from fencepost.supervisor.cli.output import JSON, Failed, moment, say, say_json, shown
 from fencepost.supervisor.cli.reading import FOLDER, PAGE, URL, pages, readable, reading, store_named
 from fencepost.supervisor.cli.store_commands import AFTER
 
@@ -43,15 +44,24 @@ def events(url: str | None, folder: Path | None, after: int, limit: int | None, 
 
     The oldest ones may have been trimmed away.  --follow goes on to look for new ones, four times a second, without
     being noticed by the runtime; it ends with exit status 130 on Ctrl-C, and 0 at --limit.  What is told live only
-    (`tool_update`, `runtime.faulted`) is in no store.  --json prints an object a line.
+    (`tool_update`, `runtime.faulted`) is in no store.  One that cannot be read is left
+    out and told on stderr; the others are listed, and the exit status is 2.  --json prints an object a line.
     """
     store, tell = store_named(url, folder), _tell_json if as_json else _tell
-    if not follow:
+    damaged: list[CorruptEvent] = []
+
+    def skip(one: CorruptEvent) -> None:
+        damaged.append(one)
+        click.echo(f"Event {one.seq} is left out: {shown(one)}", err=True)
+
+    if follow:
+        with readable(), open_reader(store) as reader:
+            tell(_followed(reader, after, limit, skip))
+    else:
         with reading(store) as reader:
-            tell(pages(reader.events, after, limit))
-        return
-    with readable(), open_reader(store) as reader:
-        tell(_followed(reader, after, limit))
+            tell(pages(past_damage(reader.events, skip), after, limit))
+    if damaged:
+        raise Failed(f"events that cannot be read: {len(damaged)}")
 
 
 def _tell(found: Iterable[Event]) -> None:
@@ -65,13 +75,25 @@ def _tell_json(found: Iterable[Event]) -> None:
         say_json({"seq": one.seq, "at": one.at, "kind": one.kind, "address": one.address, "data": dict(one.data)})
 
 
-def _followed(reader: StoreReader, after: int, limit: int | None) -> Iterator[Event]:
+def _followed(
+    reader: StoreReader, after: int, limit: int | None, skip: Callable[[CorruptEvent], None]
+) -> Iterator[Event]:
     """Yield what is stored, and then what comes; each look is at a moment of its own, so the store may be trimmed."""
     left = limit
     while left is None or left > 0:
-        found = reader.events(after, PAGE if left is None else min(PAGE, left))
-        if found and after and found[0].seq != after + 1:
-            click.echo(f"Events {after + 1} to {(found[0].seq or 0) - 1} have been trimmed away.", err=True)
+        found: list[Event] = []
+        damaged: CorruptEvent | None = None
+        try:
+            found = reader.events(after, PAGE if left is None else min(PAGE, left))
+        except CorruptEvent as error:
+            damaged = error
+        first = found[0].seq if found else damaged and damaged.seq
+        if first and after and first != after + 1:
+            click.echo(f"Events {after + 1} to {first - 1} have been trimmed away.", err=True)
+        if damaged is not None:
+            skip(damaged)
+            after = damaged.seq
+            continue
         yield from found
         if found:
             after = found[-1].seq or after

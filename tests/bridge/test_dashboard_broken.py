@@ -7,7 +7,9 @@ from bridge.dashboard_pages import BATCH, Links, busy_dashboard, crawl, seen, te
 from bridge.dashboard_world import BROKEN, POSTED, UNCERTAIN, damage, dashboard_world, make_broken
 from bridges import Harness, moved
 
-from fencepost.supervisor import MechanismOutcome, ModelTurn, Outbound, PlannedCall
+from fencepost.mailbox.stores.store import open_reader
+from fencepost.supervisor import MechanismOutcome, ModelTurn, Outbound, PlannedCall, open_supervisor
+from fencepost.supervisor.bridge.dashboard.details import events_of
 
 
 @pytest.fixture
@@ -57,6 +59,20 @@ async def test_damage_that_no_pane_needs_any_more_is_told_where_it_stands(busy):
     assert "Fleet lead faulted" in await seen(browser, "/dashboard/panes/lead")
     assert "cannot be read" in await seen(browser, f"/dashboard/panes/worker-2/batches/{BATCH}")
     assert "cannot be read" in await seen(browser, f"/dashboard/panes/lead/deliveries/{POSTED}")
+
+
+async def test_a_damaged_event_is_told_and_hides_no_newer_one(tmp_path):
+    path = tmp_path / "store.db"
+    async with open_supervisor(f"sqlite:///{path}") as supervisor:
+        pane = supervisor.pane("p")
+        for _ in range(3):
+            await pane.retire((await pane.launch("plain")).incarnation_id, "a test ends it")
+    damage(path, "UPDATE events SET data = '{' WHERE seq IN (2, 6)")
+    with open_reader(f"sqlite:///{path}") as reader:
+        found = events_of(reader, "p")
+    assert [event.seq for event in found.rows] == [5, 4, 3, 1]
+    assert found.damage is not None
+    assert "events(6,): data is not JSON" in found.damage
 
 
 async def test_a_quarantined_actor_faults_its_pane_and_can_be_revived(tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from bridge.dashboard_world import HOST, dashboard_world
 from bridge.http_world import OPERATOR_TOKEN, bearer, until
 from bridges import moved
 
+from fencepost.mailbox.errors import CorruptEvent
 from fencepost.supervisor import Event
 from fencepost.supervisor.bridge.dashboard import live
 from fencepost.supervisor.bridge.dashboard.board import STREAMS_MAX
@@ -107,6 +109,23 @@ async def test_what_happens_while_a_change_is_told_is_told_too(there, monkeypatc
         await until(lambda: reader.changes == 2)  # and the fifty were one
         await trio.testing.wait_all_tasks_blocked(0.1)
         assert reader.changes == 2
+
+
+async def test_an_event_that_cannot_be_read_is_a_change_and_not_the_end(there, monkeypatch):
+    monkeypatch.setattr(live, "PAUSE_SECONDS", 0.01)
+    with closing(sqlite3.connect(there.path, isolation_level=None)) as connection:
+        connection.execute(
+            "CREATE TRIGGER harm AFTER INSERT ON events WHEN NEW.address = 'pane:harmed'"
+            " BEGIN UPDATE events SET data = '{' WHERE seq = NEW.seq; END"
+        )
+    async with reading(there) as reader:
+        await until(lambda: reader.said)
+        await there.supervisor.pane("harmed").launch("claude-code")
+        await until(lambda: reader.changes == 1)
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert not reader.ended.is_set()
+        await _change(there)
+        await until(lambda: reader.changes == 2)
 
 
 async def test_progress_that_is_not_stored_is_a_change(there):
@@ -275,3 +294,12 @@ def test_the_highest_seq_is_found_in_few_looks(count, trimmed):
 
     assert last_seq(read) == count
     assert looks <= 2 * count.bit_length() + 2
+
+
+def test_the_highest_seq_may_be_that_of_a_damaged_event():
+    def read(after, _limit):
+        if after < 7:
+            raise CorruptEvent("store.db", after + 1, "data is not JSON")
+        return []
+
+    assert last_seq(read) == 7

@@ -6,14 +6,17 @@ import logging
 import os
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 
 import pytest
 import trio
+import trio.testing
 from bridge.program_world import Life, Run, World, moved, world
 from launch_world import end, eventually, running
 
 from fencepost.mailbox.errors import StoreFault
-from fencepost.supervisor import ActorQuarantined, Applied, LaunchBlocked
+from fencepost.supervisor import ActorQuarantined, Applied, LaunchBlocked, open_supervisor
 from fencepost.supervisor.bridge.launchers.child import ChildProcessLauncher
 from fencepost.supervisor.bridge.launching import PaneLauncher
 from fencepost.supervisor.bridge.panes import PaneBook, PaneSpec, Restart, Terminal
@@ -185,3 +188,54 @@ async def test_it_is_ended_before_a_successor_is_started_and_also_where_the_pane
             await pane.over.wait()
             nursery.cancel_scope.cancel()
     assert pane.asked == ["launch_failed", "end incarnation-1 in left", *then]
+
+
+class Endless:
+    """A launcher whose processes go on until they are ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.over = trio.Event()
+
+    async def wait(self, _incarnation_id: str) -> None:
+        await trio.sleep_forever()
+
+    async def end(self, pane_id: str, _incarnation_id: str) -> None:
+        self.ended.append(pane_id)
+        if pane_id == "last":
+            self.over.set()
+
+
+async def test_a_damaged_event_hides_no_other_retirement(tmp_path, caplog):
+    path = tmp_path / "store.db"
+    async with open_supervisor(f"sqlite:///{path}") as supervisor:
+        for pane_id in ("old", "older"):
+            await supervisor.pane(pane_id).launch("plain")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE events SET data = '{' WHERE seq = 1")
+        connection.execute(
+            "CREATE TRIGGER harm AFTER INSERT ON events"
+            " WHEN NEW.address = 'pane:harmed' AND NEW.kind = 'incarnation.retired'"
+            " BEGIN UPDATE events SET data = '{' WHERE seq = NEW.seq; END"
+        )
+    launcher = Endless()
+    async with open_supervisor(f"sqlite:///{path}") as supervisor:
+        watcher = Watcher(supervisor, launcher, PaneBook(), forever, forever)
+        launched = {}
+        for pane_id in ("first", "harmed", "last"):
+            launched[pane_id] = (await supervisor.pane(pane_id).launch("plain")).incarnation_id
+            watcher.watch(pane_id, launched[pane_id])
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watcher.run)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(watcher.end_the_fenced)
+                for pane_id, incarnation_id in launched.items():
+                    await supervisor.pane(pane_id).retire(incarnation_id, "a test ends it")
+                await launcher.over.wait()
+                nursery.cancel_scope.cancel()
+    assert sorted(launcher.ended) == ["first", "last"]
+    assert [one.message.split(";")[0] for one in caplog.records if one.levelno >= logging.WARNING] == [
+        "event 1 cannot be read",
+        "event 7 cannot be read",
+    ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import logging
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -261,6 +263,33 @@ async def test_the_end_of_the_store_is_found_with_few_reads(first, count, kept):
     assert len(above) <= kept
     assert len(above) >= min(count, 1)
     assert len(stored.reads) <= 3 + 2 * (count // kept + 1).bit_length() + kept.bit_length()
+
+
+async def test_a_damaged_event_costs_itself_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "SEED_MAX", 4)
+    path = tmp_path / "store.db"
+    async with open_supervisor(f"sqlite:///{path}") as supervisor:
+        for number in range(10):
+            await supervisor.pane(f"before-{number}").launch("plain")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE events SET data = '{' WHERE seq IN (1, 3, 5, 9, 10)")
+        connection.execute(
+            "CREATE TRIGGER harm AFTER INSERT ON events WHEN NEW.address = 'pane:harmed'"
+            " BEGIN UPDATE events SET data = '{' WHERE seq = NEW.seq; END"
+        )
+    told = []
+    with logged() as records:
+        async with open_supervisor(f"sqlite:///{path}") as supervisor, trio.open_nursery() as nursery:
+            follower = Follower(supervisor, told.append, lambda _: None)
+            await nursery.start(follower.run, 60)
+            for pane_id in ("p", "harmed", "q"):
+                await supervisor.pane(pane_id).launch("plain")
+            await until(lambda: len(told) == 2)
+            assert follower.following
+            nursery.cancel_scope.cancel()
+    assert [event.address for event in told] == ["pane:p", "pane:q"]
+    damaged = [record["message"] for record in records if "cannot be read" in record["message"]]
+    assert [message.split(",")[0] for message in damaged] == [f"event {seq} is skipped" for seq in (9, 10, 12)]
 
 
 @pytest.mark.parametrize("error", [MailboxClosed("closed"), StoreFault("disk full"), CorruptRecord("events 3", "bad")])

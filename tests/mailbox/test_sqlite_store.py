@@ -32,7 +32,7 @@ from mailbox_samples import (
 )
 
 from fencepost.mailbox.codec import codec_of
-from fencepost.mailbox.errors import CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
+from fencepost.mailbox.errors import CorruptEvent, CorruptRecord, MutationRefused, SchemaTooNew, StoreFault, StoreOwned
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     RECORD_TYPES,
@@ -46,7 +46,7 @@ from fencepost.mailbox.records import (
 from fencepost.mailbox.stores.sql import KEPT_BY_KEY, select_sql, table_sql
 from fencepost.mailbox.stores.sqlite import SqliteStore
 from fencepost.mailbox.stores.sqlite_file import schema_text
-from fencepost.mailbox.stores.store import open_reader
+from fencepost.mailbox.stores.store import RAW_TABLES, open_reader, past_damage
 
 # ---------------------------------------------------------------------------------------------------------- the schema
 
@@ -423,11 +423,23 @@ async def test_another_programs_database_is_left_alone(sqlite_path, sqlite_url):
     assert sqlite_path.read_bytes() == before
 
 
-async def test_a_store_with_other_columns_is_corrupt(sqlite_path, sqlite_url):
-    await full_store(sqlite_url)
+@pytest.mark.parametrize("table", RAW_TABLES)
+async def test_a_store_without_one_of_its_tables_is_corrupt(sqlite_path, sqlite_url, table):
+    async with open_line(sqlite_url):
+        pass
     with closing(sqlite3.connect(sqlite_path)) as connection:
-        connection.execute("ALTER TABLE admissions DROP COLUMN at")
-    await refused(sqlite_url, CorruptRecord, "admissions: has columns")
+        connection.execute(f"DROP TABLE {table}")
+    await refused(sqlite_url, CorruptRecord, f"{table}: is not there")
+
+
+@pytest.mark.parametrize("table", RAW_TABLES)
+async def test_a_store_with_other_columns_is_corrupt(sqlite_path, sqlite_url, table):
+    async with open_line(sqlite_url):
+        pass
+    with closing(sqlite3.connect(sqlite_path)) as connection:
+        column = connection.execute(f"PRAGMA table_info({table})").fetchone()[1]
+        connection.execute(f'ALTER TABLE {table} RENAME COLUMN {column} TO "{column}\nx"')
+    await refused(sqlite_url, CorruptRecord, rf"{table}: has columns .*'{column}\\nx'.*, not .*\b{column}\b")
 
 
 async def test_an_empty_file_becomes_a_store(sqlite_path, sqlite_url):
@@ -470,6 +482,26 @@ async def test_a_damaged_record_is_told_to_who_reads_it_and_to_nobody_else(sqlit
             reader.select(Query(IntentRecord))
 
 
+async def test_events_are_read_up_to_a_damaged_one_and_on_behind_it(sqlite_path, sqlite_url):
+    async with open_line(sqlite_url) as line:
+        await line.commit(putting(events=[event() for _ in range(6)]))
+    with closing(sqlite3.connect(sqlite_path, isolation_level=None)) as connection:
+        connection.execute("UPDATE events SET data = '{' WHERE seq IN (3, 4)")
+        connection.execute("UPDATE events SET address = CAST(X'FF41' AS TEXT) WHERE seq = 6")
+    async with open_line(sqlite_url) as line:
+        assert [one.seq for one in await line.load_events()] == [1, 2]
+        assert [one.seq for one in await line.load_events(4)] == [5]
+        with pytest.raises(CorruptEvent, match=r"events\(3,\): data is not JSON") as damaged:
+            await line.load_events(2)
+        assert damaged.value.seq == damaged.value.event_seq == 3
+    skipped: list[int] = []
+    with open_reader(sqlite_url) as reader:
+        read = past_damage(reader.events, lambda one: skipped.append(one.seq))
+        assert [one.seq for one in read(2, 5)] == [5]
+        assert read(5, 5) == []
+    assert skipped == [3, 4, 6]
+
+
 async def test_text_that_is_no_text_is_told_to_who_reads_it_and_to_nobody_else(sqlite_path, sqlite_url):
     async with open_line(sqlite_url) as line:
         await line.commit(putting(intent(), intent(2, pane_id="pane-2"), events=[event()]))
@@ -478,14 +510,14 @@ async def test_text_that_is_no_text_is_told_to_who_reads_it_and_to_nobody_else(s
         connection.execute("INSERT INTO events VALUES (2, 1, CAST(X'FF41' AS TEXT), 'y', '{}')")
         connection.execute("INSERT INTO dead_letters VALUES (1, 1, 'a', 'c', NULL, 'r', CAST(X'FF41' AS TEXT))")
     async with open_line(sqlite_url) as line:
-        for ask in (lambda: line.load(Query(IntentRecord)), line.load_events, line.load_dead_letters):
+        for ask in (lambda: line.load(Query(IntentRecord)), lambda: line.load_events(1), line.load_dead_letters):
             with pytest.raises(CorruptRecord, match=r"to_base holds a value of type bytes|text that is not UTF-8"):
                 await ask()
         assert line.fault is None
         assert await line.load(Query(IntentRecord, {"pane_id": "pane-1"})) == [[intent()]]
         await line.commit(putting(intent(3, pane_id="pane-3")))
     with open_reader(sqlite_url) as reader:
-        for look in (lambda: reader.select(Query(IntentRecord)), reader.events, reader.dead_letters):
+        for look in (lambda: reader.select(Query(IntentRecord)), lambda: reader.events(1), reader.dead_letters):
             with pytest.raises(CorruptRecord):
                 look()
 

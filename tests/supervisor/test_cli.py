@@ -90,6 +90,26 @@ def test_check_for_machines(url: str, bad_url: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        ("DROP TABLE dead_letters", "dead_letters: is not there"),
+        (
+            "ALTER TABLE events RENAME COLUMN kind TO kindx",
+            "events: has columns 'address', 'at', 'data', 'kindx', 'seq'",
+        ),
+    ],
+)
+def test_a_store_of_another_shape_is_nothing_that_can_be_checked(url: str, tmp_path: Path, harm: str, why: str) -> None:
+    path = tmp_path / "shaped.db"
+    shutil.copy(url.removeprefix("sqlite:///"), path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(harm)
+    result = run("check", f"sqlite:///{path}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"Error: {path}: {why}")
+
+
 # -- looking ------------------------------------------------------------------------------------------------------
 
 
@@ -258,13 +278,18 @@ def test_a_store_that_cannot_be_read(command: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.db"]
 
 
-def test_a_damaged_event_ends_the_list(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--follow", "--limit", "72")])
+def test_a_damaged_event_is_told_and_the_others_are_listed(url: str, tmp_path: Path, more: tuple[str, ...]) -> None:
     path = loosened(Path(url.removeprefix("sqlite:///")), tmp_path / "bad.db")
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE events SET data = '{' WHERE seq = 74")
-    result = run("events", f"sqlite:///{path}")
+        connection.execute("UPDATE events SET data = '{' WHERE seq IN (1, 3)")
+    result = run("events", f"sqlite:///{path}", "--json", *more)
     assert result.exit_code == 2
-    assert "data is not JSON" in result.stderr
+    assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [2, *range(4, 75)]
+    first, third, count = result.stderr.splitlines()
+    assert first.startswith(f"Event 1 is left out: {path}: events(1,): data is not JSON")
+    assert third.startswith(f"Event 3 is left out: {path}: events(3,): data is not JSON")
+    assert count == "Error: events that cannot be read: 2"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from attrs import frozen
 
 from fencepost.mailbox.delivery_records import DeliveryRecord
+from fencepost.mailbox.errors import CorruptEvent
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import (
     RECORD_TYPES,
@@ -20,7 +21,7 @@ from fencepost.mailbox.records import (
     OutcomeRecord,
     TriggerRecord,
 )
-from fencepost.mailbox.stores.store import StoreReader
+from fencepost.mailbox.stores.store import StoreReader, past_damage
 from fencepost.supervisor import CorruptRecord, DeadLetter, Event
 from fencepost.supervisor.bridge.dashboard.journey import BatchChart, Step, batch_chart, steps
 from fencepost.supervisor.bridge.dashboard.views import Inbound, Outbound, Section, inbound_of, intact, section
@@ -51,13 +52,20 @@ LETTERS_MAX: Final = 100
 
 def last_seq(read: Callable[[int, int | None], Sequence[object]]) -> int:
     """The highest seq there is, found in as many looks as it has bits: the seqs have no gaps above what was trimmed."""
+
+    def reaches(seq: int) -> bool:
+        try:
+            return bool(read(seq - 1, 1))
+        except CorruptEvent:
+            return True
+
     beyond = 1
-    while read(beyond - 1, 1):
+    while reaches(beyond):
         beyond *= 2
     found = beyond // 2  # there is one of this seq or over it, unless there is none at all; none of `beyond` or over
     while beyond - found > 1:
         middle = (found + beyond) // 2
-        if read(middle - 1, 1):
+        if reaches(middle):
             found = middle
         else:
             beyond = middle
@@ -65,11 +73,17 @@ def last_seq(read: Callable[[int, int | None], Sequence[object]]) -> int:
 
 
 def _newest_first(read: Callable[[int, int | None], list[T]], how_many: int) -> Section[T]:
+    damage: list[str] = []
+    read_on = past_damage(read, lambda one: damage.append(str(one)))
+    rows: list[T] = []
     try:
-        rows = read(max(0, last_seq(read) - how_many), how_many)
+        after = max(0, last_seq(read) - how_many)
+        while page := read_on(after, how_many):
+            rows += page
+            after = page[-1].seq or after
     except CorruptRecord as error:
         return Section(damage=str(error))
-    return Section(tuple(reversed(rows)))
+    return Section(tuple(reversed(rows)), damage=damage[-1] if damage else None)
 
 
 def events_of(reader: StoreReader, pane_id: str) -> Section[Event]:

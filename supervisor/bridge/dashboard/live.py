@@ -14,6 +14,7 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fencepost.mailbox.errors import CorruptEvent
 from fencepost.supervisor import FencepostError, Supervisor
 from fencepost.supervisor.bridge.auth import Denied, Identity
 from fencepost.supervisor.bridge.dashboard.board import Dashboard
@@ -92,6 +93,8 @@ class Stream(Response):
                 if event.kind == "runtime.faulted":
                     await anext(follower)  # raises the fault
                 return True
+        except CorruptEvent:
+            return True
         except FencepostError as error:
             self._stopping.heard(error)
             raise

@@ -2,7 +2,7 @@
 
 What is stored by then belongs to earlier lives, and is not told again; only the states of unresolved intents are taken
 from it, as far back as `SEED_MAX` events.  Nobody waits for a follower, and its end is nobody's end but its own: when
-the runtime closes it ends, and when it fails it says so and ends.
+the runtime closes it ends, and when it fails it says so and ends.  An event that cannot be read is skipped, and said.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from fencepost.supervisor import DeadLetter, Event, MailboxClosed
+from fencepost.supervisor import CorruptRecord, DeadLetter, Event, MailboxClosed
 from fencepost.supervisor.bridge.escaped import error_told
 from fencepost.supervisor.overview import UNRESOLVED
 
 if TYPE_CHECKING:
     from fencepost.supervisor import Supervisor
 
-__all__ = ["SEED_MAX", "Follower", "near_the_end"]
+__all__ = ["SEED_MAX", "Follower", "near_the_end", "tell_events"]
 
 log: Final = logging.getLogger(__name__)
 
@@ -80,17 +80,16 @@ class Follower:
     async def _start(self) -> None:
         status = await self._supervisor.status()
         self._letter_seq = status.dead_letters  # they are numbered without a gap, and none is ever trimmed away
-        self._event_seq = await near_the_end(self._supervisor)
-        async for event in self._supervisor.events(self._event_seq, follow=False):
-            self._event_seq = event.seq or self._event_seq
-            self._remember(event)
+        after = await near_the_end(self._supervisor)
+        self._event_seq = await tell_events(self._supervisor, after, self._remember, _skipped, follow=False)
 
     async def _follow(self) -> None:
-        async for event in self._supervisor.events(self._event_seq):
-            self._event_seq = event.seq or self._event_seq
-            self._remember(event)
-            self._on_event(event)
-            await trio.lowlevel.checkpoint()  # a page of them must not hold up the requests
+        await tell_events(self._supervisor, self._event_seq, self._tell, _skipped)
+
+    def _tell(self, event: Event) -> None:
+        self._event_seq = event.seq or self._event_seq
+        self._remember(event)
+        self._on_event(event)
 
     async def _watch_dead_letters(self, every_seconds: float) -> None:
         while await self._unless_it_ends(self.look_for_dead_letters):  # noqa: ASYNC110 - nothing tells of one
@@ -117,8 +116,42 @@ class Follower:
         return True
 
 
+def _skipped(seq: int, damaged: CorruptRecord) -> None:
+    log.error("event %d is skipped, it cannot be read: %s", seq, error_told(damaged))
+
+
+async def tell_events(
+    supervisor: Supervisor,
+    after: int,
+    tell: Callable[[Event], None],
+    skip: Callable[[int, CorruptRecord], None],
+    *,
+    follow: bool = True,
+) -> int:
+    """Tell `tell` each event above `after`, and `skip` the number of each that cannot be read; the last one's number.
+
+    `follow` as for `Supervisor.events`, and what that raises.
+    """
+    while True:
+        try:
+            async for event in supervisor.events(after, follow=follow):
+                after = event.seq or after
+                tell(event)
+                await trio.lowlevel.checkpoint()  # a page of them must not hold up the requests
+        except CorruptRecord as damaged:
+            if damaged.event_seq is None:
+                raise
+            after = damaged.event_seq
+            skip(after, damaged)
+        else:
+            return after
+
+
 async def near_the_end(supervisor: Supervisor) -> int:
-    """A number that at most `SEED_MAX` stored events are above, found with few reads; the numbers have no gap."""
+    """A number that at most `SEED_MAX` stored events are above, found with few reads; the numbers have no gap.
+
+    An event that cannot be read is one of them like any other.
+    """
     low = await _first_above(supervisor, 0)
     if low is None:
         return 0
@@ -135,6 +168,11 @@ async def near_the_end(supervisor: Supervisor) -> int:
 
 async def _first_above(supervisor: Supervisor, seq: int) -> int | None:
     events: AsyncIterator[Event] = supervisor.events(seq, follow=False)
-    async for event in events:
-        return event.seq
+    try:
+        async for event in events:
+            return event.seq
+    except CorruptRecord as damaged:
+        if damaged.event_seq is None:
+            raise
+        return damaged.event_seq
     return None
