@@ -115,6 +115,16 @@ def test_who_interrupts_a_start_is_told_what_may_have_begun() -> None:
     assert "`fencepost stop --pane p`" in stopped.stderr
 
 
+@pytest.mark.usefixtures("interrupted")
+def test_what_is_advised_after_an_interruption_asks_the_same_bridge() -> None:
+    elsewhere = ("--folder", "my bridge")
+    started = CliRunner().invoke(cli.main, ["run", "--no-serve", "--pane", "p", *elsewhere, "--", "claude"]).stderr
+    assert "`fencepost status --folder 'my bridge'` tells" in started
+    assert "`fencepost stop --pane p --folder 'my bridge'` ends it" in started
+    delivered = CliRunner().invoke(cli.main, ["deliver", "p", "--text", "x", "--id", "the-id", *elsewhere]).stderr
+    assert "with the same text, --folder 'my bridge' and --id the-id" in delivered
+
+
 def test_an_interruption_while_the_commands_are_imported_is_no_traceback() -> None:
     interrupted = """
 import sys
