@@ -68,11 +68,15 @@ def _command_of(action: Action) -> click.Command:
 
     def run(folder: Path | None, yes: bool, as_json: bool, pane: str | None = None, **fields: str) -> None:
         _confirm(action, pane, fields, yes=yes)
+        operator = operator_of(folder)
         with asking():
-            said = operator_of(folder).act(action.name, pane, fields)
+            said = operator.act(action.name, pane, fields)
         if as_json:
             say_json(said)
-        _conclude(said, as_json=as_json)
+        if said.get("answer") == "unchanged":
+            _tell_unchanged(operator, pane, fields, as_json=as_json)
+        else:
+            _conclude(said, as_json=as_json)
 
     parameters: list[click.Parameter] = [] if action.name == "revive" else [click.Argument(["pane"], callback=pane_id)]
     parameters += map(_parameter, action.fields)
@@ -131,7 +135,37 @@ def _conclude(said: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(f"Error: {reason}", err=True)
         click.get_current_context().exit(REFUSED)
     if not as_json:
-        say("done" if said.get("answer") == "applied" else "unchanged: there was nothing to do")
+        say("done")
+
+
+def _tell_unchanged(operator: Operator, pane: str | None, fields: Mapping[str, str], *, as_json: bool) -> None:
+    """Tell what was found where there was nothing to do: so it was already, or no choice was recorded (status 1)."""
+    if (address := fields.get("address")) is not None:
+        words, was_so = f"no actor {shown(address)} is quarantined", True
+    elif pane is not None and "resolution" in fields:
+        words, was_so = _of_unresolved(operator, pane, fields["intent_id"])
+    elif (delivery_id := fields.get("delivery_id")) is not None:
+        words, was_so = f"delivery {shown(delivery_id)} is not uncertain, or was settled before", True
+    else:
+        words, was_so = "it was so already", True
+    if not was_so:
+        click.echo(f"Error: unchanged: {words}", err=True)
+        click.get_current_context().exit(REFUSED)
+    if not as_json:
+        say(f"unchanged: {words}")
+
+
+def _of_unresolved(operator: Operator, pane: str, intent_id: str) -> tuple[str, bool]:
+    """Why an intent takes no choice of a person, in words; and whether it has had one."""
+    with asking():
+        intents = operator.pane(pane).get("intents") or []
+    for intent in intents:
+        if intent["intent_id"] == intent_id:
+            found = f"intent {shown(intent_id)} is {shown(intent['state'])}"
+            if intent["resolution"] is not None:
+                return f"{found}, and a choice is recorded already: {shown(intent['resolution'])}", True
+            return f"{found} and needs nobody; no choice was recorded", False
+    return f"intent {shown(intent_id)} needs nobody; no choice was recorded", False
 
 
 # -- what a program hands in -----------------------------------------------------------------------------------------
