@@ -31,7 +31,7 @@ from fencepost.mailbox.stores.jsonl_file import LogFile, NotReplaced
 from fencepost.mailbox.stores.jsonl_format import Header, base_lines, group_lines, header_line
 from fencepost.mailbox.stores.jsonl_replay import Replay
 from fencepost.mailbox.stores.laws import ends_operation
-from fencepost.mailbox.stores.ownership import take_lock
+from fencepost.mailbox.stores.ownership import resolved, take_lock
 from fencepost.mailbox.stores.rows import Refusal, Rows
 from fencepost.mailbox.stores.rows_reader import Shared, SharedReader
 from fencepost.mailbox.stores.store import Answer, Job, Probe, Run, StoreReader
@@ -75,7 +75,7 @@ class JsonlStore:
         The torn end of a batch that was never answered is cut off and told to the log of this module.
         """
         self._events_kept_max = events_kept_max
-        self._path = self._path.resolve()
+        self._path = resolved(self._path)
         self._lock = take_lock(self._path)
         try:
             self._open()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fencepost.mailbox.errors import CorruptRecord, StoreFault
 from fencepost.mailbox.stores.jsonl_replay import Replay
+from fencepost.mailbox.stores.ownership import why_no_file
 from fencepost.mailbox.stores.rows import Rows
 from fencepost.mailbox.stores.rows_reader import RowsReader
 
@@ -31,7 +32,7 @@ class JsonlReader(RowsReader):
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         if not self._path.is_file():
-            raise StoreFault(f"{self._path} is a folder" if self._path.is_dir() else f"{self._path} does not exist")
+            raise StoreFault(f"{self._path} {why_no_file(self._path)}")
         self._replay = Replay(str(self._path))
         self._fd: int | None = None
         self._still = False

@@ -14,7 +14,7 @@ from typing import Final
 
 from fencepost.mailbox.errors import StoreFault, StoreOwned
 
-__all__ = ["PRIVATE", "make_private", "take_lock"]
+__all__ = ["PRIVATE", "make_private", "resolved", "take_lock", "why_no_file"]
 
 PRIVATE: Final = 0o600
 """The rights of a store that is made: it holds what agents were told, and said.  Those of one that is there stay."""
@@ -35,6 +35,23 @@ def make_private(path: Path) -> None:
         os.fchmod(descriptor, PRIVATE)
     finally:
         os.close(descriptor)
+
+
+def resolved(path: Path) -> Path:
+    """Return `path` without a link in it.  Raises `StoreFault` where its links lead round in a circle."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise StoreFault(f"{path} cannot be followed: {error}") from error
+
+
+def why_no_file(path: Path) -> str:
+    """Say of a path that is no file what it is instead, as the end of a sentence."""
+    if path.is_dir():
+        return "is a folder"
+    if path.exists():
+        return "is not a file"
+    return "is a link that leads to no file" if path.is_symlink() else "does not exist"
 
 
 def take_lock(path: Path) -> int:

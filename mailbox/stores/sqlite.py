@@ -20,7 +20,7 @@ from typing import Final, ParamSpec, TypeVar, cast
 import aiosqlite
 
 from fencepost.mailbox.errors import StoreFault
-from fencepost.mailbox.stores.ownership import make_private, take_lock
+from fencepost.mailbox.stores.ownership import make_private, resolved, take_lock
 from fencepost.mailbox.stores.sqlite_file import BUSY_SECONDS, opening_fault, require_ours_or_empty
 from fencepost.mailbox.stores.sqlite_reader import SqliteReader
 from fencepost.mailbox.stores.sqlite_writer import Writer
@@ -75,7 +75,7 @@ class SqliteStore:
 
     async def open(self, events_kept_max: int) -> None:
         """See `Store.open`; an absent or empty file becomes a new store, its folder must exist."""
-        self._path = self._path.resolve()
+        self._path = resolved(self._path)
         self._lock = take_lock(self._path)
         try:
             require_ours_or_empty(self._path)

@@ -59,7 +59,7 @@ def connect_read_only(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     (the store is all ours, `alone`) or cannot (a folder we may not write), and no such file holds anything, the main
     file is all there is and is read without them.
     """
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    uri = f"file://{quote(str(path.absolute()))}?mode=ro"  # else a path that begins with two slashes names a host
     finished = not Path(f"{path}-wal").exists() and not Path(f"{path}-journal").exists()
     if alone and finished:
         uri += "&immutable=1"

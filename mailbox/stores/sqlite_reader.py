@@ -12,6 +12,7 @@ from fencepost.mailbox.errors import StoreFault
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.query import Query
 from fencepost.mailbox.records import Record
+from fencepost.mailbox.stores.ownership import why_no_file
 from fencepost.mailbox.stores.sql import count_sql
 from fencepost.mailbox.stores.sqlite_file import connect_read_only, opening_fault, require_ours
 from fencepost.mailbox.stores.sqlite_rows import select_dead_letters, select_events, select_records, text_or_bytes
@@ -45,7 +46,7 @@ class SqliteReader:
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         if not self._path.is_file():
-            raise StoreFault(f"{self._path} is a folder" if self._path.is_dir() else f"{self._path} does not exist")
+            raise StoreFault(f"{self._path} {why_no_file(self._path)}")
         with self._faults():
             self._connection = connect_read_only(self._path)
             try:

@@ -35,6 +35,7 @@ from fencepost.supervisor.bridge.channel_link import ClaimTransport, Fleet, Link
 from fencepost.supervisor.bridge.channel_server import Server
 from fencepost.supervisor.bridge.channel_stdio import ChannelSink, LineReader, Output, take_standard_streams
 from fencepost.supervisor.bridge.channel_tools import Outbox, Tools
+from fencepost.supervisor.bridge.escaped import escaped
 from fencepost.supervisor.bridge.folder import default_folder
 
 __all__ = [
@@ -128,7 +129,8 @@ class Settings:
         """Read the environment.  Raises ValueError if something is missing."""
         pane, path = environment.get("FENCEPOST_PANE", ""), environment.get("FENCEPOST_SOCKET", "")
         if not (1 <= len(pane) <= 256 and pane.isascii() and pane.isprintable()):
-            raise ValueError("FENCEPOST_PANE names no pane")
+            said = f"is {pane!a:.100}, which names none" if pane else "is not set"
+            raise ValueError(f"FENCEPOST_PANE {said}: a harness starts this, in a pane of a bridge")
         if path and not path.startswith("/"):
             raise ValueError("FENCEPOST_SOCKET must be an absolute path")
         url, token = environment.get("FENCEPOST_FLEET", ""), environment.get("FENCEPOST_LINK", "")
@@ -208,7 +210,11 @@ def _version() -> str:
 
 def _complain(error: BaseException, what: str = "") -> None:
     """Say on stderr what went wrong, in one escaped line; a harness shows it where its log is."""
-    text = f"fencepost-channel: {what}{type(error).__name__}: {str(error)[:500]!a}\n"
+    _say(f"{what}{type(error).__name__}: {str(error)[:500]!a}")
+
+
+def _say(words: str) -> None:
+    text = f"fencepost-channel: {escaped(words)[:600]}\n"
     try:
         os.write(2, text.encode("ascii", "backslashreplace"))
     except OSError:
@@ -242,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise ValueError(f"the one argument is {TOOLS_ONLY}")
         settings = Settings.of(os.environ)
     except (ValueError, FencepostError) as error:
-        _complain(error)
+        _say(str(error))
         sys.exit(NOT_STARTED)
     sys.exit(trio.run(live))
 

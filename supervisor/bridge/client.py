@@ -133,7 +133,7 @@ class Operator:
 
         `not_known` is what an error says where no answer came, in place of the advice to look at the status.
         """
-        not_known = not_known or _NOT_KNOWN
+        not_known = not_known or (_ONLY_ASKED if method == "GET" else _NOT_KNOWN)
         host, port, token = self._find()
         body = None if members is None else json.dumps({"version": 1, **members}).encode("ascii")
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Connection": "close"}
@@ -176,6 +176,7 @@ class Operator:
 
 _STOPPING: Final = "the bridge is stopping"
 _NOT_KNOWN: Final = "it is not known whether it was done: look at the status"
+_ONLY_ASKED: Final = "it was only asked how things stand, which changes nothing"
 _HOW_FAR_NOT_KNOWN: Final = "it is not known how far the message got: ask again under its id"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fencepost.supervisor.cli.group import INTERRUPTED
 from fencepost.supervisor.cli.output import JSON
 
 __all__ = ["demo"]
@@ -24,8 +25,13 @@ def demo(keep: bool, as_json: bool) -> None:
 
     Runs a bridge, three panes with a harness process each and their hook processes, kills them, and checks every claim
     against what was seen.  It takes about ten seconds and leaves nothing behind.  Exit status 1 if a claim does not
-    hold.  --json prints one object at the end: failed, and the claims.
+    hold, 130 if interrupted.  --json prints one object at the end: failed, and the claims.
     """
     from fencepost.supervisor.demo.play import run
 
-    click.get_current_context().exit(run(keep=keep, as_json=as_json))
+    try:
+        status = run(keep=keep, as_json=as_json)
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted; every process of the demo has been ended.", err=True)
+        status = INTERRUPTED
+    click.get_current_context().exit(status)

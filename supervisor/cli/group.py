@@ -3,7 +3,8 @@
 output is not taken (a full disk)    `Error:` and exit status 2, never the 1 that says "violations"
 nobody reads on (`| head`)           141, as a shell tells of a program that SIGPIPE ended
 interrupted from the keyboard        130
-a standard stream is closed          as if it were /dev/null
+standard output is closed            as a full disk: 2, if there is anything to print
+another standard stream is closed    as if it were /dev/null
 """
 
 from __future__ import annotations
@@ -74,10 +75,13 @@ def _with_status() -> Generator[None]:
 
 
 def _open_what_is_closed() -> None:
-    """Python has None for a standard stream that is closed, and the next file that is opened would get its number."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """Python has None for a standard stream that is closed, and the next file that is opened would get its number.
+
+    What takes the place of standard output cannot be written to, so that what is lost is told.
+    """
+    for name, mode, access in (("stdin", "r", os.O_RDWR), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_RDWR)):
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            nowhere = os.open(os.devnull, access)
             setattr(sys, name, open(nowhere, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - until the end
 
 

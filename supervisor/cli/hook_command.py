@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json
-from fencepost.supervisor.cli.reading import FOLDER, default_folder
+from fencepost.supervisor.cli.reading import FOLDER, HARNESSES, default_folder
 
 if TYPE_CHECKING:
     from fencepost.supervisor.bridge.hook_settings import HookCommand
 
 __all__ = ["hook_settings"]
-
-_HARNESSES: Final = ("claude-code", "codex", "opencode")
 
 
 @click.command(
@@ -30,7 +28,7 @@ Examples:
   OPENCODE_CONFIG_CONTENT="{\"plugin\": [\"file://$(fencepost hook-settings opencode --incarnation I1)\"]}" opencode
 """,
 )
-@click.argument("harness", type=click.Choice(_HARNESSES))
+@click.argument("harness", type=click.Choice(HARNESSES))
 @click.option("--incarnation", metavar="ID", help="Write the private files of this incarnation, and print where.")
 @click.option(
     "--deadline",

@@ -20,7 +20,7 @@ from fencepost.mailbox.records import TransitionKind
 from fencepost.supervisor.bridge.client import ClientError, NobodyServes, Operator, RequestRejected
 from fencepost.supervisor.bridge.operator_api import ACTIONS, Action, Field
 from fencepost.supervisor.cli.output import JSON, Failed, say, say_json, shown
-from fencepost.supervisor.cli.reading import FOLDER, default_folder
+from fencepost.supervisor.cli.reading import FOLDER, Seconds, default_folder, in_folder, pane_id
 
 __all__ = ["COMMANDS", "asking", "operator_of"]
 
@@ -68,13 +68,17 @@ def _command_of(action: Action) -> click.Command:
 
     def run(folder: Path | None, yes: bool, as_json: bool, pane: str | None = None, **fields: str) -> None:
         _confirm(action, pane, fields, yes=yes)
+        operator = operator_of(folder)
         with asking():
-            said = operator_of(folder).act(action.name, pane, fields)
+            said = operator.act(action.name, pane, fields)
         if as_json:
             say_json(said)
-        _conclude(said, as_json=as_json)
+        if said.get("answer") == "unchanged":
+            _tell_unchanged(operator, pane, fields, as_json=as_json)
+        else:
+            _conclude(said, as_json=as_json)
 
-    parameters: list[click.Parameter] = [] if action.name == "revive" else [click.Argument(["pane"])]
+    parameters: list[click.Parameter] = [] if action.name == "revive" else [click.Argument(["pane"], callback=pane_id)]
     parameters += map(_parameter, action.fields)
     parameters.append(click.Option(["--yes", "-y"], is_flag=True, help="Do not ask for confirmation."))
     command = click.Command(
@@ -131,7 +135,37 @@ def _conclude(said: Mapping[str, Any], *, as_json: bool) -> None:
         click.echo(f"Error: {reason}", err=True)
         click.get_current_context().exit(REFUSED)
     if not as_json:
-        say("done" if said.get("answer") == "applied" else "unchanged: there was nothing to do")
+        say("done")
+
+
+def _tell_unchanged(operator: Operator, pane: str | None, fields: Mapping[str, str], *, as_json: bool) -> None:
+    """Tell what was found where there was nothing to do: so it was already, or no choice was recorded (status 1)."""
+    if (address := fields.get("address")) is not None:
+        words, was_so = f"no actor {shown(address)} is quarantined", True
+    elif pane is not None and "resolution" in fields:
+        words, was_so = _of_unresolved(operator, pane, fields["intent_id"])
+    elif (delivery_id := fields.get("delivery_id")) is not None:
+        words, was_so = f"delivery {shown(delivery_id)} is not uncertain, or was settled before", True
+    else:
+        words, was_so = "it was so already", True
+    if not was_so:
+        click.echo(f"Error: unchanged: {words}", err=True)
+        click.get_current_context().exit(REFUSED)
+    if not as_json:
+        say(f"unchanged: {words}")
+
+
+def _of_unresolved(operator: Operator, pane: str, intent_id: str) -> tuple[str, bool]:
+    """Why an intent takes no choice of a person, in words; and whether it has had one."""
+    with asking():
+        intents = operator.pane(pane).get("intents") or []
+    for intent in intents:
+        if intent["intent_id"] == intent_id:
+            found = f"intent {shown(intent_id)} is {shown(intent['state'])}"
+            if intent["resolution"] is not None:
+                return f"{found}, and a choice is recorded already: {shown(intent['resolution'])}", True
+            return f"{found} and needs nobody; no choice was recorded", False
+    return f"intent {shown(intent_id)} needs nobody; no choice was recorded", False
 
 
 # -- what a program hands in -----------------------------------------------------------------------------------------
@@ -147,7 +181,7 @@ Example:
   fencepost detect 7 --from 3f2a --to 9c41 --classification-op op-17 --trigger-op op-18
 """
 )
-@click.argument("pane")
+@click.argument("pane", callback=pane_id)
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in TransitionKind]),
@@ -181,6 +215,8 @@ def detect(pane: str, new: bool, folder: Path | None, as_json: bool, **members: 
     or nothing is known of such a pane (see --new).
     """
     transition = {name: value for name, value in members.items() if value is not None}
+    if transition["from_base"] == transition["to_base"]:
+        raise click.UsageError(f"--from and --to are both {shown(repr(transition['to_base']))}: no base moved")
     with asking():
         said = operator_of(folder).detect(pane, transition, new=new)
     if as_json:
@@ -197,11 +233,11 @@ Examples:
   git log -1 | fencepost deliver 7 --via head_seat
 """
 )
-@click.argument("pane")
+@click.argument("pane", callback=pane_id)
 @click.option("--via", default="fleet_seat", show_default=True, metavar="MECHANISM", help="The way to the pane.")
 @click.option("--text", metavar="TEXT", help="The message [standard input].")
 @click.option("--id", "delivery_id", metavar="UUID", help="The delivery's id [a new one]; the same one sends once.")
-@click.option("--wait", metavar="SECONDS", type=click.FloatRange(0.1, 86_400), default=120.0, show_default=True)
+@click.option("--wait", metavar="SECONDS", type=Seconds(0.1, 86_400), default=120.0, show_default=True)
 @_NEW
 @FOLDER
 @JSON
@@ -229,12 +265,13 @@ def deliver(
             said = operator_of(folder).deliver(pane, via, text, delivery_id, seconds=wait, new=new)
     except KeyboardInterrupt:
         click.echo(
-            f"\nInterrupted; the message may be sent all the same.  {_ask_again(delivery_id, new=new)}", err=True
+            f"\nInterrupted; the message may be sent all the same.  {_ask_again(delivery_id, folder, new=new)}",
+            err=True,
         )
         raise
     except Failed as error:
         if not isinstance(error.__cause__, NobodyServes | RequestRejected):
-            click.echo(_ask_again(delivery_id, new=new), err=True)
+            click.echo(_ask_again(delivery_id, folder, new=new), err=True)
         raise
     if as_json:
         say_json(said)
@@ -250,8 +287,8 @@ def deliver(
         click.get_current_context().exit(REFUSED)
 
 
-def _ask_again(delivery_id: str, *, new: bool) -> str:
-    also = ", --new" if new else ""
+def _ask_again(delivery_id: str, folder: Path | None, *, new: bool) -> str:
+    also = (f",{in_folder(folder)}" if folder is not None else "") + (", --new" if new else "")
     return f"Ask again how far it got with the same text{also} and --id {shown(delivery_id)}: it is sent once."
 
 

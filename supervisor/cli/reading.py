@@ -2,32 +2,79 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
-from fencepost.mailbox.errors import FencepostError
+from fencepost.mailbox.address import ID_LENGTH_MAX, check_id
+from fencepost.mailbox.errors import FencepostError, InvalidIdentifier
 from fencepost.mailbox.mutation import DeadLetter, Event
 from fencepost.mailbox.stores.store import StoreReader, open_reader
 from fencepost.supervisor.bridge.client import store_kept_by
 from fencepost.supervisor.bridge.folder import default_folder
-from fencepost.supervisor.cli.output import Failed
+from fencepost.supervisor.cli.output import Failed, shown
 
-__all__ = ["FOLDER", "PAGE", "URL", "default_folder", "needing_extra", "pages", "readable", "reading", "store_named"]
+__all__ = [
+    "FOLDER",
+    "HARNESSES",
+    "PAGE",
+    "URL",
+    "Seconds",
+    "default_folder",
+    "in_folder",
+    "needing_extra",
+    "pages",
+    "pane_id",
+    "readable",
+    "reading",
+    "store_named",
+]
 
 T = TypeVar("T", Event, DeadLetter)
 
 PAGE: Final = 1_000
 """How many events or dead letters are held at once."""
 
+HARNESSES: Final = ("claude-code", "codex", "opencode")
+"""The harnesses that a bridge has an adapter for."""
+
 
 FOLDER: Final = click.option(
     "--folder", type=click.Path(path_type=Path), help="The bridge's folder [$XDG_STATE_HOME/fencepost]."
 )
 URL: Final = click.argument("url", metavar="[URL]", required=False)
+
+
+class Seconds(click.FloatRange):
+    """A time between two bounds, both allowed; `nan` is neither below one nor above the other, and is refused here."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """The number."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{number} is no time; it must be in the range {self._describe_range()}.", param, ctx)
+        return number
+
+
+def pane_id(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """The callback of what names a pane."""
+    if text is None:
+        return None
+    try:
+        return check_id("pane", text)
+    except InvalidIdentifier:
+        words = f"{shown(repr(text))[:100]}: it must be printable ASCII of 1 to {ID_LENGTH_MAX} characters"
+        raise click.BadParameter(words) from None
+
+
+def in_folder(folder: Path | None) -> str:
+    """What a command that is told of must have after it, to speak to the same bridge: nothing, or ` --folder F`."""
+    return "" if folder is None else f" --folder {shown(shlex.quote(str(folder)))}"
 
 
 def store_named(url: str | None, folder: Path | None) -> str:

@@ -11,25 +11,16 @@ from urllib.parse import quote
 
 import click
 
-from fencepost.mailbox.address import ID_LENGTH_MAX, check_id
-from fencepost.mailbox.errors import InvalidIdentifier
 from fencepost.supervisor.bridge.client import Members
 from fencepost.supervisor.bridge.panes import Channel, Restart, Terminal
 from fencepost.supervisor.cli.operator_commands import asking, operator_of
 from fencepost.supervisor.cli.output import JSON, Failed, on_terminal, say, say_json, shown
-from fencepost.supervisor.cli.reading import FOLDER, default_folder, needing_extra
+from fencepost.supervisor.cli.reading import FOLDER, HARNESSES, default_folder, in_folder, needing_extra, pane_id
 
 __all__ = ["run", "stop"]
 
 _START_SECONDS: Final = 120.0
 """What the start of a process may take: an old one is stopped first, and a reconciliation may come before it."""
-
-
-def _pane_id(_context: click.Context, _option: click.Parameter, text: str) -> str:
-    try:
-        return check_id("pane", text)
-    except InvalidIdentifier:
-        raise click.BadParameter(f"it must be printable ASCII of 1 to {ID_LENGTH_MAX} characters") from None
 
 
 def _environment() -> dict[str, str]:
@@ -49,12 +40,10 @@ Examples:
   fencepost run --pane right --detach -- codex
 """,
 )
-@click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane; the name is yours to choose.")
+@click.option("--pane", required=True, metavar="NAME", callback=pane_id, help="The pane; the name is yours to choose.")
 @FOLDER
 @click.option("--prompt", metavar="TEXT", help="The first input; it is given once.")
-@click.option(
-    "--harness", metavar="NAME", help="What the program is, if its name does not tell: claude-code, codex, opencode."
-)
+@click.option("--harness", type=click.Choice(HARNESSES), help="What the program is, if its name does not tell.")
 @click.option("--session", metavar="ID", help="The conversation to go on with.")
 @click.option("--cwd", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Where it runs [here].")
 @click.option("--terminal/--no-terminal", default=True, help="In a tmux pane, or headless with its output in a file.")
@@ -118,7 +107,7 @@ def run(
             "channel": channel,
             **{name: value for name, value in (("harness", harness), ("session_id", session)) if value is not None},
         }
-    started = _started(where, pane, members, look_first=not program and not replace and prompt is None)
+    started = _started(folder, pane, members, look_first=not program and not replace and prompt is None)
     if as_json:
         say_json(started)
         return
@@ -134,7 +123,7 @@ Example:
   fencepost stop --pane left
 """
 )
-@click.option("--pane", required=True, metavar="NAME", callback=_pane_id, help="The pane.")
+@click.option("--pane", required=True, metavar="NAME", callback=pane_id, help="The pane.")
 @click.option("--forget", is_flag=True, help="Keep nothing of the pane then, unless something of it is not over.")
 @FOLDER
 @JSON
@@ -178,7 +167,7 @@ def _ensure_served(folder: Path) -> None:
         raise
 
 
-def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:
+def _started(folder: Path | None, pane: str, members: Mapping[str, object], *, look_first: bool) -> Members:
     operator, path = operator_of(folder), _process_of(pane)
     with asking():
         if look_first:
@@ -189,8 +178,9 @@ def _started(folder: Path, pane: str, members: Mapping[str, object], *, look_fir
             return operator.request("PUT", path, members, seconds=_START_SECONDS)
         except KeyboardInterrupt:
             click.echo(
-                f"\nInterrupted; the agent may be started in pane {shown(pane)} all the same.  `fencepost status` "
-                f"tells, `fencepost stop --pane {shown(shlex.quote(pane))}` ends it.",
+                f"\nInterrupted; the agent may be started in pane {shown(pane)} all the same.  "
+                f"`fencepost status{in_folder(folder)}` tells, "
+                f"`fencepost stop --pane {shown(shlex.quote(pane))}{in_folder(folder)}` ends it.",
                 err=True,
             )
             raise

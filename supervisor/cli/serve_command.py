@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from fencepost.supervisor.cli.output import JSON, say, say_json, shown
-from fencepost.supervisor.cli.reading import default_folder, needing_extra
+from fencepost.supervisor.cli.reading import Seconds, default_folder, needing_extra, pane_id
 
 __all__ = ["serve"]
 
@@ -33,22 +33,18 @@ Examples:
 @click.option("--store", metavar="URL", help="The store [bridge.db in the folder].")
 @click.option("--operator", metavar="ADDRESS:PORT", default="127.0.0.1:0", callback=_address, help="Loopback only.")
 @click.option("--fleet", metavar="ADDRESS:PORT", default="127.0.0.1:0", callback=_address, help="For link tokens.")
-@click.option("--head", metavar="PANE", help="The pane whose mailbox is the head seat's.")
+@click.option("--head", metavar="PANE", callback=pane_id, help="The pane whose mailbox is the head seat's.")
 @click.option("--reconcile", metavar="COMMAND", help="The program that moves a pane's files [none: a notice only].")
-@click.option(
-    "--reconcile-timeout", metavar="SECONDS", type=click.FloatRange(1, 86_400), default=600.0, help="For one attempt."
-)
+@click.option("--reconcile-timeout", metavar="SECONDS", type=Seconds(1, 86_400), default=600.0, help="For one attempt.")
 @click.option("--tmux-server", metavar="NAME", default="fencepost", help="The private tmux server of its panes.")
 @click.option(
     "--hook-deadline", metavar="SECONDS", type=click.IntRange(1, 600), default=15, help="By when a hook has decided."
 )
-@click.option(
-    "--stop-grace", metavar="SECONDS", type=click.FloatRange(0, 60), default=5.0, help="Between SIGTERM and SIGKILL."
-)
+@click.option("--stop-grace", metavar="SECONDS", type=Seconds(0, 60), default=5.0, help="Between SIGTERM and SIGKILL.")
 @click.option(
     "--head-reply",
     metavar="SECONDS",
-    type=click.FloatRange(0, 86_400),
+    type=Seconds(0, 86_400),
     default=120.0,
     help="How long the head's reply to a pane's message is waited for.",
 )
@@ -66,9 +62,7 @@ Examples:
     show_default=True,
     help="What is logged.",
 )
-@click.option(
-    "--grace", metavar="SECONDS", type=click.FloatRange(0, 3_600), default=5.0, help="For requests, at the end."
-)
+@click.option("--grace", metavar="SECONDS", type=Seconds(0, 3_600), default=5.0, help="For requests, at the end.")
 @JSON
 def serve(
     folder: Path | None,

@@ -17,7 +17,7 @@ from fencepost.supervisor.invariants import check_blocking
 __all__ = ["AFTER", "check", "dead_letters", "intents"]
 
 AFTER: Final = click.option(
-    "--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only those with a number over N."
+    "--after", type=click.IntRange(0, 2**63 - 1), default=0, metavar="N", help="Only those with a number over N."
 )
 
 

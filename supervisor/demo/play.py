@@ -24,24 +24,30 @@ PLACE_MAX = 60
 
 
 def run(*, keep: bool, as_json: bool) -> int:
-    """Play it and tell what was seen; the answer is 1 if one claim does not hold, else 0."""
+    """Play it and tell what was seen; the answer is 1 if one claim does not hold, else 0.
+
+    Raises KeyboardInterrupt, with no claim judged, once all that it started has ended.
+    """
     report = Report(as_json=as_json)
     with folder(keep=keep, as_json=as_json) as root:
-        ended = END
+        ended, interrupted = END, False
         try:
             trio.run(play, root, report)
         except* trio.TooSlowError:
             ended = f"it took more than {SECONDS:.0f} s"
         except* KeyboardInterrupt:
-            ended = "interrupted"
+            interrupted = True
         except* StoryError as group:
             ended = "; ".join(str(error) for error in group.exceptions)
         except* Exception as group:
             ended = repr(group.exceptions[0])
             raise
         finally:
-            report.check("the demo came to its end", ended, ok=ended == END)
-            report.table()
+            if not interrupted:
+                report.check("the demo came to its end", ended, ok=ended == END)
+                report.table()
+        if interrupted:
+            raise KeyboardInterrupt
     return int(report.failed)
 
 

@@ -104,7 +104,7 @@ def test_a_request_says_who_asks_and_what(folder: Path) -> None:
     ("answer", "error", "words"),
     [
         (http(401, b'{"error": "a bearer token is required"}'), TokenRefused, "operator.token"),
-        (http(503, b'{"error": "the bridge is stopping"}'), BridgeStopping, "not known"),
+        (http(503, b'{"error": "the bridge is stopping"}'), BridgeStopping, "the bridge is stopping; "),
         (http(503, b'{"error": "pane:7 is stopping and quarantined"}'), NotNow, "pane:7"),
         (http(409, b'{"error": "no Reconciler"}'), RequestRejected, "no Reconciler"),
         (http(404, b'{"error": "not found"}'), RequestRejected, "not found"),
@@ -130,6 +130,14 @@ def test_what_comes_back(
         Operator(folder).status()
     assert (type(raised.value), words in str(raised.value)) == (error, True)
     assert len(heard) == 1  # nothing is asked twice, and no redirection is followed
+
+
+def test_who_was_to_look_at_the_status_is_not_sent_to_look_at_the_status(folder: Path) -> None:
+    with bridge(folder, http(200, b"[]")):
+        with pytest.raises(NoAnswer, match=r"it was only asked how things stand, which changes nothing$"):
+            Operator(folder).status()
+        with pytest.raises(NoAnswer, match=r"it is not known whether it was done: look at the status$"):
+            Operator(folder).act("rearm", "7", {"intent_id": "i"})
 
 
 def test_a_bridge_that_never_answers_is_not_waited_for_any_longer(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.supervisor import open_supervisor
+from fencepost.supervisor import StoreFault, open_supervisor
 
 
 @pytest.fixture
@@ -44,3 +44,12 @@ async def test_a_store_that_was_opened_to_others_stays_so(tmp_path, kind):
         async with open_supervisor(url) as supervisor:
             await supervisor.pane("pane").launch("claude-code")
             assert {mode for name, mode in rights(tmp_path).items() if name != "store.lock"} == {mode}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
+async def test_links_that_lead_round_in_a_circle_are_no_store(tmp_path, kind):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreFault, match="cannot be followed"):
+        async with open_supervisor(f"{kind}:///{tmp_path}/loop"):
+            pytest.fail("it was opened")
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]

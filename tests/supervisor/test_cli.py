@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -19,6 +20,7 @@ from supervisor.stories import Pane, loosened, tell_all, world
 from fencepost.mailbox.mutation import Mutation, NewDeadLetter, NewEvent
 from fencepost.supervisor import cli
 from fencepost.supervisor.cli import output, reading
+from fencepost.supervisor.demo.report import Report
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\u202egpj.exe\u2028\ttab"
 PAYLOAD_SHA256 = "b903a4bbed9eb9029746499c42f54b810199380d825e70b40c8e401e1585b1b0"
@@ -276,6 +278,33 @@ def test_a_store_that_cannot_be_read(command: str, tmp_path: Path) -> None:
     assert (unknown.exit_code, unknown.stdout) == (2, "")
     assert "'nonsense' names no store" in unknown.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.db"]
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "jsonl"])
+def test_what_is_no_store_is_told_as_what_it_is(scheme: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, what in (("fifo", "is not a file"), ("loop", "is a link that leads to no file")):
+        found = run("check", f"{scheme}:///{tmp_path}/{name}")
+        assert (found.exit_code, found.stderr) == (2, f"Error: {tmp_path}/{name} {what}\n")
+    assert run("check", f"{scheme}:////dev/null").stderr == "Error: /dev/null is not a file\n"
+
+
+def test_a_path_may_begin_with_two_slashes(url: str) -> None:
+    assert run("check", url.replace("sqlite:////", "sqlite://///")).stdout == "no violations\n"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_demo_that_is_interrupted_has_judged_nothing(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> None:
+    async def play(_root: Path, report: Report) -> None:
+        report.check("nothing holds yet", "nothing", ok=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fencepost.supervisor.demo.play.play", play)
+    stopped = run("demo", *(["--json"] if as_json else []))
+    assert (stopped.exit_code, "FAILED" in stopped.output) == (130, False)
+    assert "Interrupted" in stopped.stderr
+    assert not (as_json and stopped.stdout)
 
 
 @pytest.mark.parametrize("more", [(), ("--follow", "--limit", "72")])

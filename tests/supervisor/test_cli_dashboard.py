@@ -73,7 +73,7 @@ def test_it_opens_the_users_browser(bridge, monkeypatch, there_is_one):
 
 
 def test_a_page_that_cannot_be_written_opens_nothing(bridge, monkeypatch):
-    def fail(_path, _text):
+    def fail(_path, _text, *, shared):
         raise PermissionError("read-only")
 
     monkeypatch.setattr("fencepost.supervisor.bridge.dashboard.login.replace_private", fail)

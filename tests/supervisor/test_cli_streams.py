@@ -65,11 +65,16 @@ def test_where_not_even_the_complaint_is_taken_it_is_2(url: str) -> None:
     assert shell(f"fencepost check {url} > /dev/full 2>&1").returncode == 2
 
 
-@pytest.mark.parametrize("arguments", ["status URL", "check URL", "events URL", "intents URL --json"])
-def test_a_closed_output_is_as_none(url: str, arguments: str) -> None:
+@pytest.mark.parametrize("arguments", ["status URL", "check URL", "events URL", "intents URL --json", "--help"])
+def test_what_a_closed_output_loses_is_told(url: str, arguments: str) -> None:
     done = shell(f"fencepost {arguments.replace('URL', url)} >&-")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert shell(f"fencepost {arguments.replace('URL', url)} >&- 2>&-").returncode == 0
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "Error: [Errno 9] Bad file descriptor\n")
+    assert shell(f"fencepost {arguments.replace('URL', url)} >&- 2>&-").returncode == 2
+
+
+def test_a_closed_place_for_complaints_is_as_none(url: str) -> None:
+    done = shell(f"fencepost check {url} 2>&-")
+    assert (done.returncode, done.stdout) == (0, "no violations\n")
 
 
 def test_a_closed_input_agrees_to_nothing(tmp_path: Path) -> None:
@@ -113,6 +118,16 @@ def test_who_interrupts_a_start_is_told_what_may_have_begun() -> None:
     stopped = CliRunner().invoke(cli.main, ["run", "--no-serve", "--pane", "p", "--", "claude"])
     assert (stopped.exit_code, stopped.stdout) == (130, "")
     assert "`fencepost stop --pane p`" in stopped.stderr
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_what_is_advised_after_an_interruption_asks_the_same_bridge() -> None:
+    elsewhere = ("--folder", "my bridge")
+    started = CliRunner().invoke(cli.main, ["run", "--no-serve", "--pane", "p", *elsewhere, "--", "claude"]).stderr
+    assert "`fencepost status --folder 'my bridge'` tells" in started
+    assert "`fencepost stop --pane p --folder 'my bridge'` ends it" in started
+    delivered = CliRunner().invoke(cli.main, ["deliver", "p", "--text", "x", "--id", "the-id", *elsewhere]).stderr
+    assert "with the same text, --folder 'my bridge' and --id the-id" in delivered
 
 
 def test_an_interruption_while_the_commands_are_imported_is_no_traceback() -> None:
