@@ -38,7 +38,11 @@ Examples:
 @click.option(
     "--reconcile-timeout", metavar="SECONDS", type=click.FloatRange(1, 86_400), default=600.0, help="For one attempt."
 )
-@click.option("--tmux-server", metavar="NAME", default="fencepost", help="The private tmux server of its panes.")
+@click.option(
+    "--tmux-server",
+    metavar="NAME",
+    help="The private tmux server of its panes [the folder's own; `fencepost run --json` has its name in `attach`].",
+)
 @click.option(
     "--hook-deadline", metavar="SECONDS", type=click.IntRange(1, 600), default=15, help="By when a hook has decided."
 )
@@ -78,7 +82,7 @@ def serve(
     head: str | None,
     reconcile: str | None,
     reconcile_timeout: float,
-    tmux_server: str,
+    tmux_server: str | None,
     hook_deadline: int,
     stop_grace: float,
     head_reply: float,
