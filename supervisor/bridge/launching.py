@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import partial
 from pathlib import Path
@@ -46,7 +47,7 @@ from fencepost.supervisor.bridge.private_files import private_folder
 from fencepost.supervisor.bridge.processes import ProcessNote, StillRunning
 from fencepost.supervisor.bridge.seats import NotThere, Seats
 
-__all__ = ["PaneLauncher", "output_path"]
+__all__ = ["PaneLauncher", "output_path", "tmux_server_of"]
 
 log: Final = logging.getLogger("fencepost.bridge")
 
@@ -70,7 +71,8 @@ class PaneLauncher:
     folder: Path
     socket_path: str
     store_url: str
-    tmux_server: str = "fencepost"
+    tmux_server: str | None = None
+    """None: the folder's own (`tmux_server_of`)."""
     grace_seconds: float = 5.0
     _listeners: tuple[Callable[[str, str], None], ...] = field(default=(), init=False)
     _decline: Callable[[str, str], Awaitable[object]] | None = field(default=None, init=False)
@@ -98,11 +100,12 @@ class PaneLauncher:
             before_it_runs=self._occupy,
             output_for=lambda launch: output_path(self.folder, launch.pane_id),
         )
+        server = self.tmux_server or tmux_server_of(self.folder)
         self._tmux = TmuxLauncher(
             self.command_for,
             self.folder / NOTES.parent,
-            server=self.tmux_server,
-            session=self.tmux_server,
+            server=server,
+            session=server,
             grace_seconds=self.grace_seconds,
             socket_path=self.socket_path,
             store_url=self.store_url,
@@ -287,3 +290,11 @@ class PaneLauncher:
 def output_path(folder: Path, pane_id: str) -> Path:
     """Where a process without a terminal prints to; a pane's id may hold slashes and dots."""
     return folder / "output" / f"{hashlib.sha256(pane_id.encode()).hexdigest()[:32]}.log"
+
+
+def tmux_server_of(folder: Path) -> str:
+    """The name of the folder's own tmux server: a window is found by its pane alone, and other bridges have such panes.
+
+    However the folder is reached, it is the same.  Blocks.
+    """
+    return f"fencepost-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:10]}"

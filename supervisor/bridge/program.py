@@ -72,7 +72,8 @@ class Harnesses:
 
     reconcile: str | None = None
     reconcile_seconds: float = 600.0
-    tmux_server: str = "fencepost"
+    tmux_server: str | None = None
+    """The name of the tmux server of its panes, for `tmux -L`; None: one that no bridge in another folder has."""
     hook_deadline_seconds: int = 15
     stop_seconds: float = 5.0
     head_reply_seconds: float = 120.0

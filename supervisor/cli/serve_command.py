@@ -36,7 +36,11 @@ Examples:
 @click.option("--head", metavar="PANE", callback=pane_id, help="The pane whose mailbox is the head seat's.")
 @click.option("--reconcile", metavar="COMMAND", help="The program that moves a pane's files [none: a notice only].")
 @click.option("--reconcile-timeout", metavar="SECONDS", type=Seconds(1, 86_400), default=600.0, help="For one attempt.")
-@click.option("--tmux-server", metavar="NAME", default="fencepost", help="The private tmux server of its panes.")
+@click.option(
+    "--tmux-server",
+    metavar="NAME",
+    help="The private tmux server of its panes [the folder's own; `fencepost run --json` has its name in `attach`].",
+)
 @click.option(
     "--hook-deadline", metavar="SECONDS", type=click.IntRange(1, 600), default=15, help="By when a hook has decided."
 )
@@ -72,7 +76,7 @@ def serve(
     head: str | None,
     reconcile: str | None,
     reconcile_timeout: float,
-    tmux_server: str,
+    tmux_server: str | None,
     hook_deadline: int,
     stop_grace: float,
     head_reply: float,

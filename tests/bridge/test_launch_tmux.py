@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -214,10 +216,55 @@ def test_names_that_tmux_would_read_otherwise_are_refused(tmp_path, name: str) -
             TmuxLauncher(lambda _: Command(("x",)), tmp_path, **more)
 
 
-async def test_a_person_can_look(launcher) -> None:
-    launch, made = new_launch(), launcher("obeys")
-    await made.start(launch)
-    attach = made.attach_to("pane")
-    command = [*attach[:-3], "has-session", *attach[-2:]]
-    assert (await trio.run_process(command)).returncode == 0
-    await made.stop(view_of(launch))
+@contextmanager
+def looking(made: TmuxLauncher, pane_id: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A person's look at a pane, through a terminal of its own."""
+    ours, its = os.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    command = made.attach_to(pane_id)
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True) as look:
+        try:
+            yield look
+        finally:
+            look.terminate()
+            os.close(its)
+            os.close(ours)
+
+
+def looks(server: str) -> dict[int, str]:
+    """The pane at which each client's keys arrive, by its process."""
+    lines = tmux(server, "list-clients", "-F", "#{client_pid} #{@fencepost-pane}").splitlines()
+    return {int(pid): pane_id for pid, _, pane_id in (line.partition(" ") for line in lines)}
+
+
+async def test_a_look_at_a_pane_moves_nobody_else_and_leaves_nothing(launcher, server) -> None:
+    made, launches = launcher("obeys"), [new_launch("one"), new_launch("other")]
+    for launch in launches:
+        await made.start(launch)
+    panes = made.panes()
+    with looking(made, "one") as first:
+        eventually(lambda: looks(server) == {first.pid: "one"})
+        with looking(made, "other") as second, looking(made, "one") as third:
+            eventually(lambda: looks(server) == {first.pid: "one", second.pid: "other", third.pid: "one"})
+            assert made.panes() == panes
+        eventually(lambda: looks(server) == {first.pid: "one"})
+    eventually(lambda: tmux(server, "list-sessions", "-F", "#{session_name}") == "fencepost\n")
+    assert made.panes() == panes
+    assert set(made.processes()) == {"one", "other"}
+    for launch in launches:
+        await made.stop(view_of(launch))
+
+
+async def test_a_look_at_a_pane_that_is_gone_shows_no_other(launcher, server) -> None:
+    made, launches = launcher("obeys"), [new_launch("gone"), new_launch("other")]
+    for launch in launches:
+        await made.start(launch)
+        await made.stop(view_of(launch))
+    program, *words = made.attach_to("gone")
+    made.forget("gone")
+    assert made.attach_to("gone") is None
+    done = await trio.run_process(
+        [program, *words], capture_stderr=True, check=False
+    )  # stops before it needs a terminal
+    assert (done.returncode, b"can't find pane" in done.stderr) == (1, True)
+    assert tmux(server, "list-sessions", "-F", "#{session_name}") == "fencepost\n"

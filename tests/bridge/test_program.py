@@ -19,7 +19,7 @@ from bridge.program_world import World, moved, world
 from fencepost.supervisor import DeliveryMode, IntentState, LaunchBlocked, SyncStatus
 from fencepost.supervisor.bridge.hook import BARRIER
 from fencepost.supervisor.bridge.launchers import LaunchError
-from fencepost.supervisor.bridge.launching import NOTES
+from fencepost.supervisor.bridge.launching import NOTES, tmux_server_of
 from fencepost.supervisor.bridge.pane_processes import Occupied
 from fencepost.supervisor.bridge.panes import Channel, PaneBook, Restart, Terminal
 from fencepost.supervisor.bridge.places import Places
@@ -322,6 +322,25 @@ async def test_an_agent_is_given_the_channel_it_was_started_with(place: World, c
         with pytest.raises(ValueError, match="claude-code only"):
             await life.processes.run("right", evolve(place.spec(channel=channel), harness="codex", argv=("codex",)))
         await life.processes.end("left")
+
+
+@NEEDS_TMUX
+async def test_a_bridge_in_another_folder_leaves_a_pane_of_the_same_name_alone(place: World, monkeypatch):
+    monkeypatch.setenv("TMUX_TMPDIR", str(place.folder.parent))
+    async with world() as other, place.bridge(tmux_server=None) as life, other.bridge(tmux_server=None) as second:
+        runs, looks = [], []
+        for there, its in ((place, life), (other, second)):
+            await its.processes.run("left", there.spec(prompt="go", terminal=Terminal.TMUX))
+            runs.append(await there.next_run())
+            looks.append(await its.processes.launcher.attach_to("left"))
+        try:
+            assert [await run.batch("a1") for run in runs] == [[None], [None]]
+            assert [look[2] for look in looks] == [tmux_server_of(one.folder) for one in (place, other)]
+            assert looks[0][2] != looks[1][2]
+            assert [await its.processes.end("left") for its in (life, second)] == [True, True]
+        finally:
+            for look in looks:
+                await trio.run_process([*look[:3], "kill-server"], check=False, capture_stderr=True)
 
 
 @NEEDS_TMUX

@@ -21,6 +21,8 @@ from bridge.claude_program import install
 from bridge.program_world import Driver
 from launch_world import eventually
 
+from fencepost.supervisor.bridge.launching import tmux_server_of
+
 MAIN = "from fencepost.supervisor.cli import main; main(prog_name='fencepost')"
 
 
@@ -72,7 +74,7 @@ class Shell:
                 self.fencepost("stop", "--pane", pane_id)
         with suppress(OSError):
             os.kill(self.bridge_pid(), signal.SIGTERM)
-        subprocess.run(["tmux", "-L", "fencepost", "kill-server"], env=self.environment, check=False)
+        subprocess.run(["tmux", "-L", tmux_server_of(self.folder), "kill-server"], env=self.environment, check=False)
 
 
 @contextmanager

@@ -71,7 +71,8 @@ class World:
 
     def tmux(self, command: str, *words: str) -> str:
         """What a person does who looks at the pane."""
-        *program, _, _, target = self.process()["attach"]
+        attach = self.process()["attach"]
+        program, target = attach[: attach.index("has-session")], attach[-1]
         done = subprocess.run([*program, command, "-t", target, *words], capture_output=True, text=True, check=True)
         return done.stdout
 

@@ -18,6 +18,8 @@ from e2e.claude_home import CLAUDE, ClaudeHome, claude_home, needs_claude
 from e2e.messages_api import Turn, touch
 from launch_world import eventually, marked, running
 
+from fencepost.supervisor.bridge.launching import tmux_server_of
+
 pytestmark = needs_claude
 
 MAIN = "from fencepost.supervisor.cli import main; main(prog_name='fencepost')"
@@ -52,9 +54,8 @@ class Shell:
             pid = self.bridge_pid()
             os.kill(pid, signal.SIGTERM)
             eventually(lambda: not running(pid))
-        subprocess.run(
-            ["tmux", "-L", "fencepost", "kill-server"], env=self.environment, capture_output=True, check=False
-        )
+        kill = ["tmux", "-L", tmux_server_of(self.folder), "kill-server"]
+        subprocess.run(kill, env=self.environment, capture_output=True, check=False)
 
 
 @contextmanager

@@ -96,9 +96,17 @@ class TmuxLauncher(HeldLauncher):
         """Panes are made one after another: the first of them makes the server and the session."""
 
     def attach_to(self, pane_id: str) -> tuple[str, ...] | None:
-        """The command by which a person looks at one pane; None where it has no window.  Blocks; raises `TmuxError`."""
+        """The command by which a person looks at one pane; None where it has no window.  Blocks; raises `TmuxError`.
+
+        Each run of it is a session of its own over the same windows, for as long as its terminal is attached.  A
+        session has one current window, so in a shared one a look at another pane would move everybody's keys there.
+        """
         target = self.panes().get(pane_id)
-        return None if target is None else (*self._tmux, "attach-session", "-t", target)
+        if target is None:
+            return None
+        there = ("has-session", "-t", target)  # else a window that is gone would leave the person at somebody else's
+        own = ("new-session", "-t", f"={self._session}", ";", "set-option", "destroy-unattached", "on")
+        return (*self._tmux, *there, ";", *own, ";", "select-window", "-t", target)
 
     def shown_in(self, pane_id: str) -> str:
         """What the pane's terminal shows, with the lines that its end has moved out of sight; empty without a window.
