@@ -409,7 +409,12 @@ def test_whoever_speaks_first_speaks_though_the_other_says_in_between_that_nothi
             self.looks = 0
 
     said = list[bytes]()
-    monkeypatch.setattr(hook.os, "write", lambda _fd, data: said.append(bytes(data)) or len(data))
+
+    def write(_descriptor: int, data: bytes) -> int:
+        said.append(bytes(data))
+        return len(data)
+
+    monkeypatch.setattr(hook.os, "write", write)
     monkeypatch.setattr(hook, "complain", lambda _error: None)
     voice = Racing(deadline=0.0)
     assert voice.say(hook.FIXED_DENIAL, takes_back=True)

@@ -450,7 +450,7 @@ def test_the_bounds_in_the_documents_are_the_codes():
 def test_the_bridge_is_built_on_public_names_alone():
     # and on the two modules that list what is stored, which no contract names; the dashboard reads the rows themselves
     allowed = re.compile(r"fencepost\.supervisor(\.overview|\.pane_history|\.bridge(\.\w+)*)?")
-    rows = re.compile(r"fencepost\.(mailbox\.(delivery_records|query|records|stores\.store)|supervisor\.words)")
+    rows = re.compile(r"fencepost\.(mailbox\.(delivery_records|errors|query|records|stores\.store)|supervisor\.words)")
     for name, path in modules().items():
         if name.startswith("fencepost.supervisor.bridge"):
             for item in imports_of(name, path):

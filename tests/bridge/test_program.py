@@ -328,11 +328,13 @@ async def test_an_agent_is_given_the_channel_it_was_started_with(place: World, c
 async def test_a_bridge_in_another_folder_leaves_a_pane_of_the_same_name_alone(place: World, monkeypatch):
     monkeypatch.setenv("TMUX_TMPDIR", str(place.folder.parent))
     async with world() as other, place.bridge(tmux_server=None) as life, other.bridge(tmux_server=None) as second:
-        runs, looks = [], []
+        runs, looks = [], list[tuple[str, ...]]()
         for there, its in ((place, life), (other, second)):
             await its.processes.run("left", there.spec(prompt="go", terminal=Terminal.TMUX))
             runs.append(await there.next_run())
-            looks.append(await its.processes.launcher.attach_to("left"))
+            look = await its.processes.launcher.attach_to("left")
+            assert look is not None
+            looks.append(look)
         try:
             assert [await run.batch("a1") for run in runs] == [[None], [None]]
             assert [look[2] for look in looks] == [tmux_server_of(one.folder) for one in (place, other)]

@@ -166,9 +166,9 @@ async def test_damage_to_a_name_wakes_nobody_and_keeps_nobody_from_opening(path)
 async def test_a_batch_whose_address_is_damaged_keeps_nobody_from_opening(path, address):
     url = f"sqlite:///{path}"
     async with open_supervisor(url, tools=[Tool("slow", never_done)], options=Options(close_seconds=0.1)) as supervisor:
-        incarnation_id = (await supervisor.pane("left").launch("claude-code")).incarnation_id
-        await supervisor.pane("left").start_batch("op", TURN, "entry", [PlannedCall("one", "slow", {})])
-    assert incarnation_id
+        await supervisor.pane("left").launch("claude-code")
+        batch = await supervisor.pane("left").start_batch("op", TURN, "entry", [PlannedCall("one", "slow", {})])
+        assert batch.address.startswith("batch:left/")
     damage(path, f"UPDATE batches SET address = '{address}'")
     async with open_supervisor(url, tools=[Tool("slow", never_done)]) as supervisor:
         assert await supervisor.pane("right").sync_status() is SyncStatus.IN_SYNC
@@ -178,7 +178,8 @@ async def test_a_pane_outlives_the_damage_of_its_batch(path):
     url = f"sqlite:///{path}"
     async with open_supervisor(url, tools=[Tool("slow", never_done)], options=Options(close_seconds=0.1)) as supervisor:
         incarnation_id = (await supervisor.pane("left").launch("claude-code")).incarnation_id
-        await supervisor.pane("left").start_batch("op", TURN, "entry", [PlannedCall("one", "slow", {})])
+        batch = await supervisor.pane("left").start_batch("op", TURN, "entry", [PlannedCall("one", "slow", {})])
+        assert [call.status for call in await batch.calls()] != []
     damage(path, "UPDATE calls SET status = 'nonsense'")
     async with open_supervisor(url, tools=[Tool("slow", never_done)]) as supervisor:
         await supervisor.pane("left").retire(incarnation_id, "the test")  # which cancels its batch
