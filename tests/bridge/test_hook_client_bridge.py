@@ -394,20 +394,9 @@ print(*sorted(set(sys.modules) - before))
 
 
 def test_whoever_speaks_first_speaks_though_the_other_says_in_between_that_nothing_passes(monkeypatch):
-    class Racing(hook.Voice):
-        """Its `passing` is there when it is looked at, and gone when it is looked at again."""
-
-        looks = 0
-
-        @property
-        def passing(self):
-            self.looks += 1
-            return (-1, 0) if self.looks == 1 else None
-
-        @passing.setter
-        def passing(self, _value):
-            self.looks = 0
-
+    looks: list[tuple[int, int] | None] = [(-1, 0), None]  # there when it is looked at, and gone at the next look
+    passing = property(lambda _voice: looks.pop(0), lambda _voice, _passing: None)
+    racing = type("Racing", (hook.Voice,), {"passing": passing})
     said = list[bytes]()
 
     def write(_descriptor: int, data: bytes) -> int:
@@ -416,7 +405,7 @@ def test_whoever_speaks_first_speaks_though_the_other_says_in_between_that_nothi
 
     monkeypatch.setattr(hook.os, "write", write)
     monkeypatch.setattr(hook, "complain", lambda _error: None)
-    voice = Racing(deadline=0.0)
+    voice = racing(deadline=0.0)
     assert voice.say(hook.FIXED_DENIAL, takes_back=True)
     assert said == [hook.FIXED_DENIAL]
     assert voice._written.acquire(blocking=False)
